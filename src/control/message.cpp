@@ -25,7 +25,8 @@ public:
         if (value == nullptr) {
             return 0;
         }
-        if (!value->is_number_unsigned() || value->get<std::uint64_t>() > static_cast<std::uint64_t>(highest)) {
+        if (!value->is_number_unsigned() ||
+            value->get<std::uint64_t>() > static_cast<std::uint64_t>(highest)) {
             note(key, "is not a number in range");
             return 0;
         }
@@ -247,13 +248,13 @@ Ended read_ended(Fields& fields) {
 
 Result<Json> parse(std::string_view text) {
     if (text.size() > kMaxMessage) {
-        return fail(ErrorCode::invalid_argument,
-                    fmt::format("a message of {} bytes; the limit is {}", text.size(), kMaxMessage));
+        return fail(
+            ErrorCode::invalid_argument,
+            fmt::format("a message of {} bytes; the limit is {}", text.size(), kMaxMessage));
     }
     Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object()) {
-        return fail(ErrorCode::invalid_argument,
-                    fmt::format("not a JSON object: {}", quote(text)));
+        return fail(ErrorCode::invalid_argument, fmt::format("not a JSON object: {}", quote(text)));
     }
     return json;
 }

@@ -25,8 +25,8 @@ inline constexpr std::size_t kMaxConsoleTail = 2048;
 
 // ---- daemon -> shim
 
-// One layer of the root disk, bottom first. fds: console log (O_RDWR | O_APPEND), kernel, initramfs,
-// then one for each layer.
+// One layer of the root disk, bottom first. fds: console log (O_RDWR | O_APPEND), kernel,
+// initramfs, then one for each layer.
 struct DiskLayer {
     bool qcow2 = false; // else raw
     bool read_only = true;
@@ -72,10 +72,10 @@ struct Progress { // the phase that has begun
 
 // Points on the host's CLOCK_MONOTONIC, in microseconds, and spans the guest measured itself.
 struct Ready {
-    std::uint64_t launch_us = 0;  // Launch received
-    std::uint64_t vmm_us = 0;     // QMP greeting received
-    std::uint64_t hello_us = 0;   // the agent's hello received
-    std::uint64_t ready_us = 0;   // the agent's ready received
+    std::uint64_t launch_us = 0;      // Launch received
+    std::uint64_t vmm_us = 0;         // QMP greeting received
+    std::uint64_t hello_us = 0;       // the agent's hello received
+    std::uint64_t ready_us = 0;       // the agent's ready received
     std::uint64_t guest_agent_us = 0; // from the agent's main to its hello
     std::uint64_t guest_mount_us = 0;
     std::uint64_t guest_identity_us = 0;

@@ -35,7 +35,8 @@ protected:
 class Io : public Source {
 public:
     using Callback = std::function<void(std::uint32_t epoll_events)>;
-    static Result<Io> create(const Loop& loop, int fd, std::uint32_t epoll_events, Callback callback);
+    static Result<Io> create(const Loop& loop, int fd, std::uint32_t epoll_events,
+                             Callback callback);
     void set_events(std::uint32_t epoll_events); // 0 pauses it (EPOLLHUP and EPOLLERR still come)
     void set_enabled(bool enabled);              // false: nothing comes at all
 };

@@ -54,8 +54,8 @@ struct Table<AccelChoice> {
 template <>
 struct Table<Phase> {
     static constexpr std::array rows{
-        std::pair{Phase::queue, "queue"}, std::pair{Phase::assign, "assign"},
-        std::pair{Phase::unit, "unit"},   std::pair{Phase::vmm, "vmm"},
+        std::pair{Phase::queue, "queue"},   std::pair{Phase::assign, "assign"},
+        std::pair{Phase::unit, "unit"},     std::pair{Phase::vmm, "vmm"},
         std::pair{Phase::kernel, "kernel"}, std::pair{Phase::agent, "agent"},
         std::pair{Phase::ready, "ready"}};
 };

@@ -3,7 +3,6 @@
 #include "util/ids.hpp"
 #include "util/size.hpp"
 
-
 #include <fmt/format.h>
 
 namespace wd::model {
@@ -52,21 +51,20 @@ Result<void> check_spec(const SandboxSpec& spec, const Limits& limits) {
                                 format_size(spec.memory_bytes), format_size(kMinMemoryBytes)));
     }
     if (spec.memory_bytes % kMiB != 0) {
-        return fail(ErrorCode::invalid_argument,
-                    fmt::format("memory of {} bytes is not a whole number of MiB",
-                                spec.memory_bytes));
+        return fail(
+            ErrorCode::invalid_argument,
+            fmt::format("memory of {} bytes is not a whole number of MiB", spec.memory_bytes));
     }
     if (spec.memory_bytes > limits.max_memory_bytes) {
-        return fail(ErrorCode::limit,
-                    fmt::format("{} of memory asked; a sandbox may have up to {} "
-                                "(limits.max_memory in workdird.toml)",
-                                format_size(spec.memory_bytes),
-                                format_size(limits.max_memory_bytes)));
+        return fail(ErrorCode::limit, fmt::format("{} of memory asked; a sandbox may have up to {} "
+                                                  "(limits.max_memory in workdird.toml)",
+                                                  format_size(spec.memory_bytes),
+                                                  format_size(limits.max_memory_bytes)));
     }
     if (spec.disk_bytes == 0 || spec.disk_bytes % kMiB != 0) {
-        return fail(ErrorCode::invalid_argument,
-                    fmt::format("disk of {} bytes is not a whole number of MiB above 0",
-                                spec.disk_bytes));
+        return fail(
+            ErrorCode::invalid_argument,
+            fmt::format("disk of {} bytes is not a whole number of MiB above 0", spec.disk_bytes));
     }
     if (spec.disk_bytes > limits.max_disk_bytes) {
         return fail(ErrorCode::limit,
@@ -75,8 +73,8 @@ Result<void> check_spec(const SandboxSpec& spec, const Limits& limits) {
                                 format_size(spec.disk_bytes), format_size(limits.max_disk_bytes)));
     }
     if (spec.labels.size() > kMaxLabels) {
-        return fail(ErrorCode::invalid_argument, fmt::format("{} labels; the limit is {}",
-                                                             spec.labels.size(), kMaxLabels));
+        return fail(ErrorCode::invalid_argument,
+                    fmt::format("{} labels; the limit is {}", spec.labels.size(), kMaxLabels));
     }
     for (const auto& [key, value] : spec.labels) {
         if (auto good = check_label(key, value); !good) {

@@ -87,8 +87,8 @@ Result<void> write_file_atomically(const std::filesystem::path& path, std::strin
         ::rename(temporary.c_str(), path.c_str()) < 0) {
         return undo(fail_path("write", path));
     }
-    auto folder = open_file(path.has_parent_path() ? path.parent_path() : ".",
-                            O_RDONLY | O_DIRECTORY);
+    auto folder =
+        open_file(path.has_parent_path() ? path.parent_path() : ".", O_RDONLY | O_DIRECTORY);
     if (!folder) {
         return fail(std::move(folder).error());
     }
@@ -111,8 +111,7 @@ Result<void> remove_tree(const std::filesystem::path& path) {
     std::error_code ec;
     std::filesystem::remove_all(path, ec);
     if (ec) {
-        return fail_errno(ec.value(), fmt::format("remove {}", path.string()),
-                          code_of(ec.value()));
+        return fail_errno(ec.value(), fmt::format("remove {}", path.string()), code_of(ec.value()));
     }
     return {};
 }

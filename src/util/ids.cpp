@@ -81,12 +81,11 @@ Result<void> check_name(std::string_view name, std::string_view what) {
 
 Result<void> check_label(std::string_view key, std::string_view value) {
     constexpr std::size_t kMaxValue = 255;
-    const bool key_good = !key.empty() && key.size() <= kMaxNameLength &&
-                          is_lower_or_digit(key[0]) &&
-                          std::all_of(key.begin(), key.end(), [](char c) {
-                              return is_lower_or_digit(c) || c == '.' || c == '_' || c == '-' ||
-                                     c == '/';
-                          });
+    const bool key_good =
+        !key.empty() && key.size() <= kMaxNameLength && is_lower_or_digit(key[0]) &&
+        std::all_of(key.begin(), key.end(), [](char c) {
+            return is_lower_or_digit(c) || c == '.' || c == '_' || c == '-' || c == '/';
+        });
     if (!key_good) {
         return fail(ErrorCode::invalid_argument,
                     fmt::format("label key {}: use 1 to {} of a-z 0-9 . _ - /, starting with a "

@@ -21,7 +21,8 @@ std::string new_machine_id();
 inline constexpr std::size_t kMaxNameLength = 63;
 Result<void> check_name(std::string_view name, std::string_view what);
 
-// Label keys: as names, and also '/'. Values: at most 255 bytes of UTF-8 without control characters.
+// Label keys: as names, and also '/'. Values: at most 255 bytes of UTF-8 without control
+// characters.
 Result<void> check_label(std::string_view key, std::string_view value);
 
 // NAME=VALUE as execve(2) takes it: NAME not empty, no '=' or NUL in it; VALUE without NUL.

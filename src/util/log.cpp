@@ -12,8 +12,7 @@
 namespace wd::log {
 namespace {
 
-Level g_max_level =
-    std::getenv("WORKDIR_DEBUG") != nullptr ? Level::debug : Level::info;
+Level g_max_level = std::getenv("WORKDIR_DEBUG") != nullptr ? Level::debug : Level::info;
 
 // systemd sets JOURNAL_STREAM when stderr is the journal: systemd.exec(5).
 const bool g_journal = std::getenv("JOURNAL_STREAM") != nullptr;
@@ -29,9 +28,8 @@ void write(Level level, std::string_view message, std::string_view sandbox_id) {
         return;
     }
     if (!g_journal) {
-        const std::string line =
-            sandbox_id.empty() ? fmt::format("{}\n", message)
-                               : fmt::format("{}: {}\n", sandbox_id, message);
+        const std::string line = sandbox_id.empty() ? fmt::format("{}\n", message)
+                                                    : fmt::format("{}: {}\n", sandbox_id, message);
         fmt::print(stderr, "{}", line);
         return;
     }

@@ -24,8 +24,7 @@ Result<std::uint64_t> parse_size(std::string_view text) {
     };
     double value = 0;
     const char* const end = text.data() + text.size();
-    const auto [rest, ec] =
-        std::from_chars(text.data(), end, value, std::chars_format::fixed);
+    const auto [rest, ec] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
     if (ec != std::errc() || !std::isfinite(value) || value < 0) {
         return bad("no number");
     }

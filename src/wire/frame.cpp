@@ -6,8 +6,7 @@ namespace wd::wire {
 namespace {
 
 std::uint32_t load_u32(const std::byte* from) {
-    return std::to_integer<std::uint32_t>(from[0]) |
-           std::to_integer<std::uint32_t>(from[1]) << 8 |
+    return std::to_integer<std::uint32_t>(from[0]) | std::to_integer<std::uint32_t>(from[1]) << 8 |
            std::to_integer<std::uint32_t>(from[2]) << 16 |
            std::to_integer<std::uint32_t>(from[3]) << 24;
 }
@@ -108,9 +107,8 @@ std::optional<std::uint32_t> parse_credit(std::span<const std::byte> payload) {
 }
 
 std::optional<Stream> parse_stream(std::uint8_t flag) {
-    return flag <= static_cast<std::uint8_t>(Stream::err)
-               ? std::optional(static_cast<Stream>(flag))
-               : std::nullopt;
+    return flag <= static_cast<std::uint8_t>(Stream::err) ? std::optional(static_cast<Stream>(flag))
+                                                          : std::nullopt;
 }
 
 bool CreditAccount::grant(std::uint32_t bytes) noexcept {

@@ -18,10 +18,8 @@ public:
         put(++tag_, raw);
     }
     template <class Enum>
-        requires std::is_enum_v<Enum>
-    void operator()(const Enum& value) {
-        (*this)(static_cast<std::uint64_t>(value));
-    }
+    requires std::is_enum_v<Enum>
+    void operator()(const Enum& value) { (*this)(static_cast<std::uint64_t>(value)); }
     void operator()(const std::string& value) {
         put(++tag_, std::as_bytes(std::span(value.data(), value.size())));
     }

@@ -21,9 +21,9 @@ struct Hello {
     std::uint64_t oldest_version = kOldestProtocolVersion;
     std::uint64_t version = kProtocolVersion;
     std::string agent_version;
-    std::string kernel_release;        // uname -r
-    std::uint64_t agent_start_ns = 0;  // guest CLOCK_BOOTTIME when the agent's main began
-    std::uint64_t now_ns = 0;          // guest CLOCK_BOOTTIME when hello was sent
+    std::string kernel_release;       // uname -r
+    std::uint64_t agent_start_ns = 0; // guest CLOCK_BOOTTIME when the agent's main began
+    std::uint64_t now_ns = 0;         // guest CLOCK_BOOTTIME when hello was sent
 };
 
 // shim -> agent: all of it is done before ready is sent, and before any user process runs.
@@ -33,8 +33,8 @@ struct Setup {
     std::uint64_t realtime_ns = 0;            // host CLOCK_REALTIME when this was sent
     std::string random;                       // 64 host bytes for RNDADDENTROPY
     std::string hostname;
-    std::string machine_id;         // 32 hex digits
-    std::vector<std::string> env;   // NAME=VALUE, for every process
+    std::string machine_id;       // 32 hex digits
+    std::vector<std::string> env; // NAME=VALUE, for every process
 };
 
 // agent -> shim
@@ -50,11 +50,11 @@ inline constexpr std::size_t kMaxArgument = 128 * 1024 - 1;
 inline constexpr std::size_t kMaxExecRequest = 1024 * 1024;
 
 struct ExecRequest {
-    std::vector<std::string> argv;  // argv[0] is looked up in PATH of the final environment
-    std::vector<std::string> env;   // NAME=VALUE; wins over Setup's
-    std::string cwd;                // empty: /workspace where it exists, else /
-    std::string user;               // empty: root; a name or a number, looked up in the guest
-    std::uint64_t timeout_ms = 0;   // 0: none. The agent ends the whole tree: TERM, then KILL
+    std::vector<std::string> argv; // argv[0] is looked up in PATH of the final environment
+    std::vector<std::string> env;  // NAME=VALUE; wins over Setup's
+    std::string cwd;               // empty: /workspace where it exists, else /
+    std::string user;              // empty: root; a name or a number, looked up in the guest
+    std::uint64_t timeout_ms = 0;  // 0: none. The agent ends the whole tree: TERM, then KILL
 };
 
 struct Opened {
@@ -79,8 +79,8 @@ struct Failure {
 struct Exit {
     enum class Kind : std::uint64_t { exited = 0, signaled = 1, timeout = 2 };
     Kind kind = Kind::exited;
-    std::uint64_t value = 0;  // exit status, or signal number
-    std::uint64_t cpu_us = 0; // user + system of the exec's cgroup in the guest
+    std::uint64_t value = 0;      // exit status, or signal number
+    std::uint64_t cpu_us = 0;     // user + system of the exec's cgroup in the guest
     std::uint64_t peak_bytes = 0; // memory.peak of that cgroup, 0 where the guest kernel lacks it
 };
 
@@ -95,12 +95,19 @@ Bytes encode(const Exit& message);
 // nullopt: malformed.
 template <class Message>
 std::optional<Message> decode(View payload);
-template <> std::optional<Hello> decode<Hello>(View payload);
-template <> std::optional<Setup> decode<Setup>(View payload);
-template <> std::optional<Ready> decode<Ready>(View payload);
-template <> std::optional<ExecRequest> decode<ExecRequest>(View payload);
-template <> std::optional<Opened> decode<Opened>(View payload);
-template <> std::optional<Failure> decode<Failure>(View payload);
-template <> std::optional<Exit> decode<Exit>(View payload);
+template <>
+std::optional<Hello> decode<Hello>(View payload);
+template <>
+std::optional<Setup> decode<Setup>(View payload);
+template <>
+std::optional<Ready> decode<Ready>(View payload);
+template <>
+std::optional<ExecRequest> decode<ExecRequest>(View payload);
+template <>
+std::optional<Opened> decode<Opened>(View payload);
+template <>
+std::optional<Failure> decode<Failure>(View payload);
+template <>
+std::optional<Exit> decode<Exit>(View payload);
 
 } // namespace wd::wire
