@@ -269,6 +269,20 @@ Result<Message> finish(Message message, const Fields& fields) {
 
 } // namespace
 
+int exit_of_reason(model::EndReason reason) {
+    return reason == model::EndReason::stopped ? 0 : kExitBase + static_cast<int>(reason);
+}
+
+model::EndReason reason_of_exit(int status) {
+    if (status == 0) {
+        return model::EndReason::stopped;
+    }
+    const int place = status - kExitBase;
+    return place > 0 && place <= static_cast<int>(model::EndReason::agent_lost)
+               ? static_cast<model::EndReason>(place)
+               : model::EndReason::vmm_crash;
+}
+
 std::string encode(const Request& request) {
     return std::visit([](const auto& r) { return to_json(r); }, request)
         .dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -90,6 +90,12 @@ struct Ended {
     bool was_ready = false;   // false: the launch failed
 };
 
+// The shim's exit status says the reason too, for a workdird that was not there to hear Ended:
+// 0 = stopped, kExitBase + the reason's place in model::EndReason for the others.
+inline constexpr int kExitBase = 40;
+int exit_of_reason(model::EndReason reason);
+model::EndReason reason_of_exit(int status); // vmm_crash for a status that is none of these
+
 using Event = std::variant<Hello, Progress, Ready, Ended>;
 
 std::string encode(const Request& request);

@@ -1,0 +1,341 @@
+#include "pid1/units.hpp"
+
+#include "bus/error.hpp"
+#include "util/log.hpp"
+
+#include <fmt/format.h>
+#include <systemd/sd-bus.h>
+
+#include <cstdlib>
+
+namespace wd::pid1 {
+namespace {
+
+constexpr const char* kService = "org.freedesktop.systemd1";
+constexpr const char* kManagerPath = "/org/freedesktop/systemd1";
+constexpr const char* kManager = "org.freedesktop.systemd1.Manager";
+constexpr const char* kProperties = "org.freedesktop.DBus.Properties";
+constexpr const char* kNoSuchUnit = "org.freedesktop.systemd1.NoSuchUnit";
+// PID 1 answers at once or is in trouble (a daemon-reload on a large host takes seconds).
+constexpr std::uint64_t kCallTimeoutUs = 60'000'000;
+
+struct ToVariant {
+    template <class T>
+    sdbus::Variant operator()(const T& v) const {
+        return sdbus::Variant(v);
+    }
+    sdbus::Variant operator()(const NameList& v) const {
+        return sdbus::Variant(sdbus::Struct<bool, std::vector<std::string>>(v.allow, v.names));
+    }
+    sdbus::Variant operator()(const DeviceRules& v) const {
+        std::vector<sdbus::Struct<std::string, std::string>> out;
+        for (const auto& [path, access] : v.rules) {
+            out.emplace_back(path, access);
+        }
+        return sdbus::Variant(out);
+    }
+    sdbus::Variant operator()(const Command& v) const {
+        std::vector<sdbus::Struct<std::string, std::vector<std::string>, bool>> out;
+        out.emplace_back(v.argv.at(0), v.argv, v.ignore_failure);
+        return sdbus::Variant(out);
+    }
+    sdbus::Variant operator()(const BytesList& v) const {
+        std::vector<std::vector<std::uint8_t>> out;
+        for (const std::string& item : v.items) {
+            out.emplace_back(item.begin(), item.end());
+        }
+        return sdbus::Variant(out);
+    }
+    sdbus::Variant operator()(const PathPairs& v) const {
+        std::vector<sdbus::Struct<std::string, std::string, bool, std::uint64_t>> out;
+        for (const auto& [from, to] : v.paths) {
+            out.emplace_back(from, to, false, std::uint64_t{0});
+        }
+        return sdbus::Variant(out);
+    }
+    sdbus::Variant operator()(const BorrowedFd& v) const {
+        return sdbus::Variant(sdbus::UnixFd(v.fd)); // a duplicate, closed with the message
+    }
+};
+
+std::string hex(const std::vector<std::uint8_t>& bytes) {
+    std::string out;
+    for (const std::uint8_t byte : bytes) {
+        out += fmt::format("{:02x}", byte);
+    }
+    return out;
+}
+
+template <class T>
+void read_property(const std::map<std::string, sdbus::Variant>& all, const char* key, T& out) {
+    const auto at = all.find(key);
+    if (at != all.end() && bus::value_type(at->second) == bus::signature<T>()) {
+        out = at->second.get<T>();
+    }
+}
+
+bool is_no_such_unit(const Error& error) {
+    return error.message.find("NoSuchUnit") != std::string::npos ||
+           error.code == ErrorCode::not_found;
+}
+
+} // namespace
+
+std::string unit_path(const std::string& name) {
+    char* path = nullptr;
+    if (sd_bus_path_encode("/org/freedesktop/systemd1/unit", name.c_str(), &path) < 0) {
+        return {};
+    }
+    std::string out(path);
+    std::free(path);
+    return out;
+}
+
+Units::Units(const event::Loop& loop, bus::Connection& bus) : loop_(loop), bus_(bus) {}
+
+Result<std::unique_ptr<Units>> Units::create(const event::Loop& loop, bus::Connection& bus) {
+    std::unique_ptr<Units> units(new Units(loop, bus));
+    auto done = bus::attempt([&] {
+        units->manager_ = bus::make_proxy(bus.get(), kService, kManagerPath);
+        units->job_removed_ = bus::add_match(
+            bus.get(),
+            fmt::format("type='signal',sender='{}',path='{}',interface='{}',member='JobRemoved'",
+                        kService, kManagerPath, kManager),
+            [self = units.get()](sdbus::Message& message) {
+                bus::guarded([&] {
+                    std::uint32_t id = 0;
+                    sdbus::ObjectPath job;
+                    std::string unit;
+                    std::string result;
+                    message >> id >> job >> unit >> result;
+                    self->on_job_removed(job, result);
+                });
+            });
+        // Without a subscriber PID 1 sends no unit signals: org.freedesktop.systemd1(5).
+        units->manager_->callMethod("Subscribe").onInterface(kManager);
+    });
+    if (!done) {
+        return fail(std::move(done.error()).context("PID 1 (systemd)"));
+    }
+    return units;
+}
+
+void Units::call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, Reply reply) {
+    auto sent = bus::attempt([&] { bus::call_async(proxy, message, kCallTimeoutUs, reply); });
+    if (!sent) {
+        reply(fail(std::move(sent).error()));
+    }
+}
+
+void Units::on_job_removed(const std::string& job, const std::string& result) {
+    const auto node = waiting_.extract(job);
+    if (node.empty()) {
+        return;
+    }
+    if (result == "done") {
+        node.mapped()({});
+    } else {
+        node.mapped()(fail(ErrorCode::start_failed, fmt::format("systemd says \"{}\"", result)));
+    }
+}
+
+void Units::start_transient(const std::string& name, const std::vector<Property>& properties,
+                            Started callback) {
+    auto message = bus::attempt([&] {
+        auto m = bus::make_call(*manager_, kManager, "StartTransientUnit");
+        std::vector<sdbus::Struct<std::string, sdbus::Variant>> list;
+        for (const Property& property : properties) {
+            list.emplace_back(property.name, std::visit(ToVariant{}, property.value));
+        }
+        std::vector<
+            sdbus::Struct<std::string, std::vector<sdbus::Struct<std::string, sdbus::Variant>>>>
+            auxiliary;
+        m << name << std::string("fail") << list << auxiliary;
+        return m;
+    });
+    if (!message) {
+        callback(fail(std::move(message).error()));
+        return;
+    }
+    call(*manager_, *message,
+         [this, name, callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+             if (!reply) {
+                 callback(fail(ErrorCode::start_failed,
+                               fmt::format("start {}: {}", name, reply.error().message)));
+                 return;
+             }
+             auto job = bus::attempt([&] {
+                 sdbus::ObjectPath path;
+                 *reply >> path;
+                 return std::string(path);
+             });
+             if (!job) {
+                 callback(fail(std::move(job).error()));
+                 return;
+             }
+             waiting_.emplace(*job, [name, callback](Result<void> result) {
+                 callback(result ? std::move(result)
+                                 : fail(std::move(result.error()).context("start " + name)));
+             });
+         });
+}
+
+void Units::call_with_name(const char* method, const std::string& name,
+                           const std::vector<std::string>& more, Done callback) {
+    auto message = bus::attempt([&] {
+        auto m = bus::make_call(*manager_, kManager, method);
+        m << name;
+        for (const std::string& argument : more) {
+            m << argument;
+        }
+        return m;
+    });
+    if (!message) {
+        callback(fail(std::move(message).error()));
+        return;
+    }
+    call(*manager_, *message, [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+        if (!reply && !is_no_such_unit(reply.error())) {
+            callback(fail(std::move(reply).error()));
+        } else {
+            callback({});
+        }
+    });
+}
+
+void Units::stop(const std::string& name, Done callback) {
+    call_with_name("StopUnit", name, {"replace"}, std::move(callback));
+}
+
+void Units::kill(const std::string& name, Done callback) {
+    auto message = bus::attempt([&] {
+        auto m = bus::make_call(*manager_, kManager, "KillUnit");
+        m << name << std::string("all") << std::int32_t{9};
+        return m;
+    });
+    if (!message) {
+        callback(fail(std::move(message).error()));
+        return;
+    }
+    // "No main or control process to kill" is a unit whose processes have just gone: success too.
+    call(*manager_, *message, [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+        if (!reply && !is_no_such_unit(reply.error()) &&
+            reply.error().message.find("NoSuchProcess") == std::string::npos) {
+            callback(fail(std::move(reply).error()));
+        } else {
+            callback({});
+        }
+    });
+}
+
+void Units::reset_failed(const std::string& name, Done callback) {
+    call_with_name("ResetFailedUnit", name, {}, std::move(callback));
+}
+
+namespace {
+
+Result<UnitState> read_state(const std::string& name, Result<sdbus::MethodReply>& reply) {
+    UnitState state{.name = name, .active_state = "inactive"};
+    if (!reply) {
+        if (is_no_such_unit(reply.error())) {
+            return state;
+        }
+        return fail(std::move(reply).error());
+    }
+    auto read = bus::attempt([&] {
+        std::map<std::string, sdbus::Variant> all;
+        *reply >> all;
+        std::vector<std::uint8_t> invocation;
+        read_property(all, "ActiveState", state.active_state);
+        read_property(all, "Result", state.result);
+        read_property(all, "StatusText", state.status_text);
+        read_property(all, "ExecMainCode", state.main_code);
+        read_property(all, "ExecMainStatus", state.main_status);
+        read_property(all, "MainPID", state.main_pid);
+        read_property(all, "InvocationID", invocation);
+        state.invocation_id = hex(invocation);
+    });
+    if (!read) {
+        return fail(std::move(read).error());
+    }
+    return state;
+}
+
+} // namespace
+
+void Units::query(const std::string& name, std::function<void(Result<UnitState>)> callback) {
+    const std::uint64_t query = next_query_++;
+    auto message = bus::attempt([&] {
+        auto& proxy = queries_[query] = bus::make_proxy(bus_.get(), kService, unit_path(name));
+        auto m = bus::make_call(*proxy, kProperties, "GetAll");
+        m << std::string(); // all interfaces: Unit and Service in one reply
+        return m;
+    });
+    if (!message) {
+        queries_.erase(query);
+        callback(fail(std::move(message).error()));
+        return;
+    }
+    call(*queries_[query], *message,
+         [this, query, name, callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+             bury(query);
+             callback(read_state(name, reply));
+         });
+}
+
+void Units::bury(std::uint64_t query) {
+    buried_.push_back(query);
+    auto defer = event::Defer::create(loop_, [this] {
+        for (const std::uint64_t dead : buried_) {
+            queries_.erase(dead);
+        }
+        buried_.clear();
+    });
+    if (defer) {
+        burial_ = std::move(*defer);
+    }
+}
+
+void Units::list(const std::string& pattern,
+                 std::function<void(Result<std::vector<std::string>>)> callback) {
+    auto message = bus::attempt([&] {
+        auto m = bus::make_call(*manager_, kManager, "ListUnitsByPatterns");
+        m << std::vector<std::string>{} << std::vector<std::string>{pattern};
+        return m;
+    });
+    if (!message) {
+        callback(fail(std::move(message).error()));
+        return;
+    }
+    call(*manager_, *message, [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+        if (!reply) {
+            callback(fail(std::move(reply).error()));
+            return;
+        }
+        callback(bus::attempt([&] {
+            using Entry = sdbus::Struct<std::string, std::string, std::string, std::string,
+                                        std::string, std::string, sdbus::ObjectPath, std::uint32_t,
+                                        std::string, sdbus::ObjectPath>;
+            std::vector<Entry> entries;
+            *reply >> entries;
+            std::vector<std::string> names;
+            for (const Entry& entry : entries) {
+                names.push_back(std::get<0>(entry));
+            }
+            return names;
+        }));
+    });
+}
+
+Result<Units::Watch> Units::watch(const std::string& name, std::function<void()> changed) {
+    return bus::attempt([&] {
+        return bus::add_match(
+            bus_.get(),
+            fmt::format("type='signal',sender='{}',path='{}',interface='{}',member="
+                        "'PropertiesChanged'",
+                        kService, unit_path(name), kProperties),
+            [changed = std::move(changed)](sdbus::Message&) { bus::guarded(changed); });
+    });
+}
+
+} // namespace wd::pid1
