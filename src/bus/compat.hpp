@@ -1,0 +1,101 @@
+#pragma once
+// What differs between sdbus-c++ 1.x (Debian 12: 1.2, Ubuntu 24.04: 1.4) and 2.x (Debian 13), under
+// one name each. WORKDIR_SDBUS_MAJOR comes from meson. Everything here may throw sdbus::Error.
+
+#include "util/fd.hpp"
+
+#include <sdbus-c++/sdbus-c++.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+
+#include <fcntl.h>
+
+namespace wd::bus {
+
+inline sdbus::Error make_error(const std::string& name, const std::string& message) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    return sdbus::Error(sdbus::Error::Name{name}, message);
+#else
+    return sdbus::Error(name, message);
+#endif
+}
+
+inline sdbus::ObjectPath make_path(const std::string& path) {
+    return sdbus::ObjectPath{path};
+}
+
+// A proxy on a connection that the caller drives; no thread is started.
+inline std::unique_ptr<sdbus::IProxy> make_proxy(sdbus::IConnection& connection,
+                                                 const std::string& destination,
+                                                 const std::string& path) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    return sdbus::createProxy(connection, sdbus::ServiceName{destination}, sdbus::ObjectPath{path});
+#else
+    return sdbus::createProxy(connection, destination, path);
+#endif
+}
+
+inline void request_name(sdbus::IConnection& connection, const std::string& name) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    connection.requestName(sdbus::ServiceName{name});
+#else
+    connection.requestName(name);
+#endif
+}
+
+inline std::string unique_name(const sdbus::IConnection& connection) {
+    return connection.getUniqueName();
+}
+
+// The handler is called with the message for as long as the slot lives.
+template <class Handler> // void(sdbus::Message&)
+[[nodiscard]] sdbus::Slot add_match(sdbus::IConnection& connection, const std::string& match,
+                                    Handler handler) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    return connection.addMatch(
+        match, [handler = std::move(handler)](sdbus::Message message) mutable { handler(message); },
+        sdbus::return_slot);
+#else
+    return connection.addMatch(match, std::move(handler));
+#endif
+}
+
+inline std::string sender_of(const sdbus::Message& message) {
+    return std::string(message.getSender());
+}
+
+inline std::string value_type(const sdbus::Variant& variant) {
+    return std::string(variant.peekValueType());
+}
+
+template <class T>
+std::string signature() {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    const auto& text = sdbus::signature_of_v<T>;
+    return std::string(text.begin(), text.end());
+#else
+    return sdbus::signature_of<T>::str();
+#endif
+}
+
+// A CLOEXEC duplicate of a received fd: copies that sdbus-c++ makes are not CLOEXEC and may land on
+// a stdio slot.
+inline Result<Fd> take_fd(const sdbus::UnixFd& fd) {
+    if (!fd.isValid()) {
+        return fail(ErrorCode::invalid_argument, "no file descriptor in the message");
+    }
+    const int copy = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 3);
+    if (copy < 0) {
+        return fail_errno(errno, "duplicate a file descriptor");
+    }
+    return Fd(copy);
+}
+
+// Hands the fd over: it closes when the message has been sent and the UnixFd is gone.
+inline sdbus::UnixFd give_fd(Fd fd) {
+    return sdbus::UnixFd{fd.release(), sdbus::adopt_fd};
+}
+
+} // namespace wd::bus
