@@ -29,6 +29,7 @@ import sys
 import tomllib
 
 PROGRAM = "workdir-image-build"
+TOOL_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -278,6 +279,8 @@ def mmdebstrap_command(recipe, root, sources, apt_options):
     command += [f"--components={','.join(recipe.components)}"]
     command += [f"--aptopt={option}" for option in
                 ['Apt::Install-Recommends "false";', *apt_options]]
+    # A tree that is thrown away on a crash need not survive one.
+    command.append("--dpkgopt=force-unsafe-io")
     if packages:
         command.append(f"--include={','.join(packages)}")
     command += [f"--customize-hook={hook}" for hook in hooks]
@@ -341,7 +344,8 @@ def finish_tree(root, recipe):
     for key in below(root, "etc/ssh/x").parent.glob("ssh_host_*"):
         key.unlink()
     # Only there for the build; the guest's way to the network is not the host's.
-    below(root, "etc/apt/apt.conf.d/99mmdebstrap").unlink(missing_ok=True)
+    for path in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap"):
+        below(root, path).unlink(missing_ok=True)
     # The guest mounts a devtmpfs there.
     clear(root, "dev")
     for path in ("run", "tmp", "var/tmp", "var/lib/apt/lists", "var/cache/apt", "var/cache/debconf",
@@ -363,8 +367,13 @@ def apply_overlay(overlay, root):
     for path, info in overlay_entries(overlay):
         target = below(root, path)
         if stat.S_ISDIR(info.st_mode):
-            if not target.is_dir() or target.is_symlink():
-                target.mkdir(mode=0o755)
+            if target.is_symlink():
+                raise BuildError(
+                    f"overlay/{path} is a directory, but a symbolic link in the image; use the path "
+                    f"that it leads to"
+                )
+            if not target.is_dir():
+                target.mkdir()
                 target.chmod(0o755)
             continue
         if target.is_dir() and not target.is_symlink():
@@ -457,6 +466,7 @@ class Builder:
         self.version = args.version
         self.target = self.images_dir / self.name / self.version
         self.child = None
+        self.percent = 0
         self.staging_made = False
 
     # Progress
@@ -480,7 +490,7 @@ class Builder:
         """Runs a tool with its stderr (and stdout) passed on; BuildError if it fails."""
         tail = collections.deque(maxlen=60)
         environment = {
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": TOOL_PATH,
             "LC_ALL": "C.UTF-8",
             "HOME": "/nonexistent",
             "TMPDIR": str(self.staging / "tmp"),
@@ -495,13 +505,14 @@ class Builder:
             )
         except FileNotFoundError as error:
             raise BuildError(f"{command[0]} is not installed; apt-get install {command[0]}") from error
-        for line in self.child.stdout:
-            line = line.rstrip("\n")
-            if line:
-                tail.append(line)
-                print(line, file=sys.stderr, flush=True)
-                if on_line:
-                    on_line(line)
+        with self.child.stdout as output:
+            for line in output:
+                line = line.rstrip("\n")
+                if line:
+                    tail.append(line)
+                    print(line, file=sys.stderr, flush=True)
+                    if on_line:
+                        on_line(line)
         status = self.child.wait()
         self.child = None
         if status:
@@ -547,7 +558,7 @@ class Builder:
             raise BuildError("only root can build images; use `wd image build`")
         for tool, package in (("mmdebstrap", "mmdebstrap"), ("mke2fs", "e2fsprogs"),
                               ("e2fsck", "e2fsprogs"), ("unshare", "util-linux")):
-            if not shutil.which(tool, path="/usr/sbin:/usr/bin:/sbin:/bin"):
+            if not shutil.which(tool, path=TOOL_PATH):
                 raise BuildError(f"{tool} is not installed; apt-get install {package}")
         if not self.images_dir.is_dir():
             raise BuildError(f"{self.images_dir} is not a directory; create it")
@@ -582,7 +593,6 @@ class Builder:
                     self.percent = percent
                     self.report(percent, phase)
 
-        self.percent = 0
         sources = None if recipe.mirror else debian_sources(
             recipe.suite, recipe.components, host_targets())
         command = mmdebstrap_command(recipe, root, sources, host_apt_options())
