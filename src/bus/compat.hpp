@@ -7,7 +7,9 @@
 #include <sdbus-c++/sdbus-c++.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <fcntl.h>
@@ -47,6 +49,37 @@ inline void request_name(sdbus::IConnection& connection, const std::string& name
 
 inline std::string unique_name(const sdbus::IConnection& connection) {
     return connection.getUniqueName();
+}
+
+inline sdbus::MethodCall make_call(sdbus::IProxy& proxy, const std::string& interface,
+                                   const std::string& method) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    return proxy.createMethodCall(sdbus::InterfaceName{interface}, sdbus::MethodName{method});
+#else
+    return proxy.createMethodCall(interface, method);
+#endif
+}
+
+// `reply` is called once, from the loop, with the reply or what the other side said. The proxy must
+// live until then, and not be destroyed from inside it.
+template <class Reply> // void(sdbus::MethodReply*, const sdbus::Error*): one of them is null
+void call_async(sdbus::IProxy& proxy, const sdbus::MethodCall& message, std::uint64_t timeout_us,
+                Reply reply) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    proxy.callMethodAsync(
+        message,
+        [reply = std::move(reply)](sdbus::MethodReply answer, std::optional<sdbus::Error> error) {
+            error ? reply(nullptr, &*error) : reply(&answer, nullptr);
+        },
+        timeout_us);
+#else
+    proxy.callMethod(
+        message,
+        [reply = std::move(reply)](sdbus::MethodReply& answer, const sdbus::Error* error) {
+            error != nullptr ? reply(nullptr, error) : reply(&answer, nullptr);
+        },
+        timeout_us);
+#endif
 }
 
 // The handler is called with the message for as long as the slot lives.

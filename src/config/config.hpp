@@ -15,7 +15,7 @@ namespace wd::config {
 
 struct Vmm {
     model::AccelChoice accel = model::AccelChoice::automatic;
-    std::string qemu = "/usr/bin/qemu-system-x86_64";
+    std::string qemu; // empty: the host's, by accelerator
     std::chrono::milliseconds boot_timeout{60'000};
     std::chrono::milliseconds kvm_probe_timeout{20'000};
 };

@@ -121,7 +121,16 @@ Result<std::unique_ptr<Units>> Units::create(const event::Loop& loop, bus::Conne
 }
 
 void Units::call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, Reply reply) {
-    auto sent = bus::attempt([&] { bus::call_async(proxy, message, kCallTimeoutUs, reply); });
+    const auto on_answer = [reply](sdbus::MethodReply* answer, const sdbus::Error* error) {
+        bus::guarded([&] {
+            if (error != nullptr) {
+                reply(fail(bus::from_sdbus(*error)));
+            } else {
+                reply(std::move(*answer));
+            }
+        });
+    };
+    auto sent = bus::attempt([&] { bus::call_async(proxy, message, kCallTimeoutUs, on_answer); });
     if (!sent) {
         reply(fail(std::move(sent).error()));
     }
