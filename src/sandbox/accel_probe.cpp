@@ -169,8 +169,8 @@ void AccelProbe::settle(AccelDecision decision, bool remember) {
     if (known_) {
         return; // the probe's machine has gone after its answer
     }
-    log::notice(fmt::format("accelerator: {} ({})", model::to_string(decision.accel),
-                            decision.detail));
+    log::notice(
+        fmt::format("accelerator: {} ({})", model::to_string(decision.accel), decision.detail));
     known_ = decision;
     if (remember) {
         const auto done = write_file_atomically(
@@ -200,7 +200,8 @@ std::optional<AccelDecision> AccelProbe::read_cache() const {
         text->substr(0, first) != boot_id()) {
         return std::nullopt;
     }
-    const auto accel = model::from_string<model::Accel>(text->substr(first + 1, second - first - 1));
+    const auto accel =
+        model::from_string<model::Accel>(text->substr(first + 1, second - first - 1));
     if (!accel) {
         return std::nullopt;
     }

@@ -1,8 +1,8 @@
 #pragma once
 // Whether KVM really runs guests here. An openable /dev/kvm is no proof (nested virtualization that
-// hangs a stock kernel is common), so with accel = "auto" the real guest kernel is booted once under
-// KVM, in the same confined unit as any sandbox, until its agent says hello or a deadline passes.
-// The answer is kept in /run/workdir/accel with the host's boot id.
+// hangs a stock kernel is common), so with accel = "auto" the real guest kernel is booted once
+// under KVM, in the same confined unit as any sandbox, until its agent says hello or a deadline
+// passes. The answer is kept in /run/workdir/accel with the host's boot id.
 
 #include "config/config.hpp"
 #include "event/loop.hpp"

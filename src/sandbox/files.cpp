@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,8 +48,8 @@ Result<void> Paths::prepare() const {
         mode_t mode;
     };
     // run itself is open to look into; what is in it is not.
-    const Folder folders[] = {{state, 0700},       {images(), 0700}, {sandboxes(), 0700},
-                              {run, 0755},         {control(), 0700}};
+    const Folder folders[] = {
+        {state, 0700}, {images(), 0700}, {sandboxes(), 0700}, {run, 0755}, {control(), 0700}};
     for (const Folder& folder : folders) {
         if (auto done = make_folder(folder.path, folder.mode); !done) {
             return done;
@@ -74,28 +75,28 @@ Result<DiskMaker> DiskMaker::start(const event::Loop& loop, const fs::path& path
     if (!output) {
         return fail(std::move(output).error());
     }
-    const auto pid = spawn({kQemuImg, "create", "-q", "-f", "qcow2", path.string(),
-                            std::to_string(bytes)},
-                           output->second.get());
+    const auto pid =
+        spawn({kQemuImg, "create", "-q", "-f", "qcow2", path.string(), std::to_string(bytes)},
+              output->second.get());
     if (!pid) {
         return fail(pid.error());
     }
     // What it says on failure is short; it stays in the socket until the child has ended.
     auto said = std::make_shared<Fd>(std::move(output->first));
-    auto child = event::Child::create(loop, *pid, [said, done = std::move(done), path](
-                                                      const siginfo_t& info) {
-        if (info.si_code == CLD_EXITED && info.si_status == 0) {
-            done({});
-            return;
-        }
-        std::array<char, 1024> text{};
-        const ssize_t n = ::read(said->get(), text.data(), text.size());
-        const std::string_view view(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
-        done(fail(view.find("No space") != std::string_view::npos ? ErrorCode::disk_full
-                                                                   : ErrorCode::start_failed,
-                  fmt::format("make the disk {}: {}", path.string(),
-                              view.empty() ? "qemu-img failed" : printable(view, 300))));
-    });
+    auto child = event::Child::create(
+        loop, *pid, [said, done = std::move(done), path](const siginfo_t& info) {
+            if (info.si_code == CLD_EXITED && info.si_status == 0) {
+                done({});
+                return;
+            }
+            std::array<char, 1024> text{};
+            const ssize_t n = ::read(said->get(), text.data(), text.size());
+            const std::string_view view(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
+            done(fail(view.find("No space") != std::string_view::npos ? ErrorCode::disk_full
+                                                                      : ErrorCode::start_failed,
+                      fmt::format("make the disk {}: {}", path.string(),
+                                  view.empty() ? "qemu-img failed" : printable(view, 300))));
+        });
     if (!child) {
         return fail(std::move(child).error());
     }

@@ -49,7 +49,8 @@ private:
 
 // Renames whatever is in sandboxes/ and belongs to none of `ids` out of the way; the result is to
 // be removed by remove_trash(), which blocks.
-std::size_t sweep_sandbox_folders(const Paths& paths, const std::function<bool(std::string_view)>& known);
+std::size_t sweep_sandbox_folders(const Paths& paths,
+                                  const std::function<bool(std::string_view)>& known);
 Result<void> remove_trash(const std::filesystem::path& folder);
 // Takes the folder of a sandbox out of sight at once.
 Result<void> discard_sandbox_folder(const Paths& paths, std::string_view id);

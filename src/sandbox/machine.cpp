@@ -16,7 +16,12 @@ namespace {
 constexpr int kBurst = 16;
 constexpr int kMaxReconnects = 3;
 
-model::End end_of(const pid1::UnitState& state) {
+} // namespace
+
+model::End Machine::end_of(const pid1::UnitState& state) {
+    if (state.result == "oom-kill") {
+        return {.reason = model::EndReason::oom, .detail = "the unit exceeded its MemoryMax"};
+    }
     if (state.result == "success" || state.active_state == "inactive") {
         return {.reason = model::EndReason::stopped, .detail = "the unit was stopped"};
     }
@@ -30,8 +35,6 @@ model::End end_of(const pid1::UnitState& state) {
             .detail =
                 fmt::format("the shim ended by signal {} ({})", state.main_status, state.result)};
 }
-
-} // namespace
 
 Machine::Machine(const event::Loop& loop, pid1::Units& units, std::string unit,
                  std::filesystem::path socket_path, Listener listener)

@@ -51,6 +51,9 @@ public:
     // At once; on_gone follows with `end`, or with `oom` where that is what had happened.
     void kill(model::End end);
 
+    // How a unit that is gone has ended, by what PID 1 remembers of it.
+    static model::End end_of(const pid1::UnitState& state);
+
     const std::string& unit() const noexcept { return unit_; }
     const std::string& invocation_id() const noexcept { return invocation_id_; }
 

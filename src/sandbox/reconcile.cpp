@@ -1,0 +1,152 @@
+// Manager::reconcile: the order after a start of workdird. The truth about what runs is PID 1's,
+// the truth about what should be there is the store's; the unit's name and its InvocationID join
+// them.
+
+#include "sandbox/manager.hpp"
+
+#include "util/ids.hpp"
+#include "util/log.hpp"
+
+#include <set>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace wd::sandbox {
+
+// Counts the answers of PID 1 that are still to come.
+struct Manager::Reconcile {
+    std::function<void(Result<void>)> done;
+    std::set<std::string> seen; // ids with a loaded unit
+    std::size_t open = 0;
+    std::size_t adopted = 0;
+    std::size_t removed = 0;
+};
+
+void Manager::reconcile(std::function<void(Result<void>)> done) {
+    auto rows = context_.store.load_all();
+    if (!rows) {
+        done(fail(std::move(rows).error()));
+        return;
+    }
+    for (store::SandboxRow& row : *rows) {
+        add(std::move(row));
+    }
+    auto work = std::make_shared<Reconcile>();
+    work->done = std::move(done);
+    // "workdir-sb-*" is every sandbox's unit; the probe's is removed in any case, it is asked
+    // again.
+    context_.units.list("workdir-sb-*.service", [this, work](auto names) {
+        if (!names) {
+            work->done(fail(std::move(names).error()));
+            return;
+        }
+        names->push_back(AccelProbe::kUnit);
+        work->open = names->size();
+        for (const std::string& name : *names) {
+            context_.units.query(name, [this, work, name](Result<pid1::UnitState> state) {
+                settle(work, name, state);
+                if (--work->open == 0) {
+                    finish_reconcile(work);
+                }
+            });
+        }
+    });
+}
+
+void Manager::settle(const std::shared_ptr<Reconcile>& work, const std::string& unit,
+                     const Result<pid1::UnitState>& state) {
+    if (!state) {
+        log::error(fmt::format("{}: {}", unit, state.error().message));
+        return;
+    }
+    const std::string id = sandbox_id_of_unit(unit);
+    Sandbox* const sandbox = id.empty() ? nullptr : find_id(id);
+    if (sandbox == nullptr) {
+        work->removed += state->is_gone() ? 0 : 1;
+        remove_unit(*state);
+        return;
+    }
+    work->seen.insert(id);
+    const std::string& expected = sandbox->row().invocation_id;
+    const bool ours = expected.empty() || expected == state->invocation_id;
+    if (state->is_gone() || !ours || !model::is_live(sandbox->state())) {
+        if (!state->is_gone() && sandbox->state() != model::State::deleting) {
+            log::warning(fmt::format("{} is not the unit that workdird started", unit), id);
+        }
+        remove_unit(*state);
+        sandbox->ended_while_away(*state);
+        return;
+    }
+    // Who waited for a create is gone with the workdird that served it.
+    if (sandbox->state() == model::State::creating) {
+        remove_unit(*state);
+        sandbox->remove([](const Result<void>&) {});
+        return;
+    }
+    if (sandbox->adopt(*state)) {
+        work->adopted += 1;
+    }
+}
+
+// Ends a unit that nobody wants, and frees its name.
+void Manager::remove_unit(const pid1::UnitState& state) {
+    if (state.is_gone()) {
+        context_.units.reset_failed(state.name, [](const Result<void>&) {});
+        return;
+    }
+    const std::string id = sandbox_id_of_unit(state.name);
+    auto& stray = strays_[state.name] = std::make_unique<Machine>(
+        context_.loop, context_.units, state.name,
+        context_.paths.control_socket(id.empty() ? "probe" : id),
+        Machine::Listener{
+            .on_phase = [](model::Phase) {},
+            .on_ready = [](const control::Ready&) {},
+            .on_gone = [this, unit = state.name](const control::Ended&) { strays_.erase(unit); }});
+    (void)stray->adopt(); // that its shim does not answer is no matter
+    stray->kill({.reason = model::EndReason::deleted});
+}
+
+void Manager::finish_reconcile(const std::shared_ptr<Reconcile>& work) {
+    for (Sandbox* sandbox : list()) {
+        if (!work->seen.contains(sandbox->id())) {
+            sandbox->ended_while_away({.name = sandbox->unit(), .active_state = "inactive"});
+        }
+    }
+    sweep();
+    log::notice(fmt::format("{} sandboxes: {} adopted, {} units that belonged to nobody removed",
+                            sandboxes_.size(), work->adopted, work->removed));
+    work->done({});
+}
+
+// What lies on the disk and belongs to no sandbox. The slow part runs in the worker.
+void Manager::sweep() {
+    const std::size_t folders =
+        sweep_sandbox_folders(context_.paths, [this](std::string_view name) {
+            return sandboxes_.contains(std::string(name));
+        });
+    if (folders > 0) {
+        log::notice(
+            fmt::format("{} folders of sandboxes that belonged to nobody are removed", folders));
+    }
+    std::error_code ec;
+    std::vector<std::filesystem::path> sockets;
+    for (std::filesystem::directory_iterator at(context_.paths.control(), ec), end;
+         !ec && at != end; at.increment(ec)) {
+        Sandbox* const sandbox = find_id(at->path().stem().string());
+        if (sandbox == nullptr || !model::is_live(sandbox->state())) {
+            sockets.push_back(at->path());
+        }
+    }
+    for (const auto& path : sockets) {
+        (void)::unlink(path.c_str());
+    }
+    context_.worker.run([folder = context_.paths.sandboxes()] { return remove_trash(folder); },
+                        [](const Result<void>& removed) {
+                            if (!removed) {
+                                log::error(removed.error().message);
+                            }
+                        });
+}
+
+} // namespace wd::sandbox

@@ -1,0 +1,539 @@
+#include "sandbox/sandbox.hpp"
+
+#include "sandbox/unit_spec.hpp"
+#include "util/file.hpp"
+#include "util/ids.hpp"
+#include "util/log.hpp"
+#include "util/text.hpp"
+
+#include <algorithm>
+#include <ctime>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+namespace wd::sandbox {
+namespace {
+
+// Beyond the shim's own deadline, for a shim that hangs itself.
+constexpr std::chrono::milliseconds kBootGrace{15'000};
+
+std::uint64_t clock_us(clockid_t clock) {
+    timespec now{};
+    ::clock_gettime(clock, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 +
+           static_cast<std::uint64_t>(now.tv_nsec) / 1000;
+}
+
+double span_ms(std::uint64_t from_us, std::uint64_t to_us) {
+    return to_us > from_us ? static_cast<double>(to_us - from_us) / 1000 : 0;
+}
+
+} // namespace
+
+std::uint64_t realtime_us() {
+    return clock_us(CLOCK_REALTIME);
+}
+std::uint64_t monotonic_us() {
+    return clock_us(CLOCK_MONOTONIC);
+}
+
+// ---- BootQueue
+
+BootQueue::Place& BootQueue::Place::operator=(Place&& other) noexcept {
+    if (this != &other) {
+        leave();
+        queue_ = std::exchange(other.queue_, nullptr);
+    }
+    return *this;
+}
+
+void BootQueue::Place::leave() {
+    if (queue_ != nullptr) {
+        std::exchange(queue_, nullptr)->free_one();
+    }
+}
+
+BootQueue::Ticket BootQueue::enter(std::function<void(Place)> admitted) {
+    auto ticket = std::make_shared<std::function<void(Place)>>(std::move(admitted));
+    if (free_ > 0) {
+        --free_;
+        (*ticket)(Place(this));
+    } else {
+        waiting_.emplace_back(ticket);
+    }
+    return ticket;
+}
+
+void BootQueue::free_one() {
+    while (!waiting_.empty()) {
+        const Ticket next = waiting_.front().lock();
+        waiting_.erase(waiting_.begin());
+        if (next) {
+            (*next)(Place(this));
+            return;
+        }
+    }
+    ++free_;
+}
+
+// ---- one boot, from the request to ready or to the end of its unit
+
+struct Sandbox::Boot {
+    PhaseCallback on_phase;
+    Done done;
+    bool fresh = false; // a create: undo all of it on failure
+    BootQueue::Ticket ticket;
+    BootQueue::Place place;
+    std::optional<DiskMaker> disk_maker;
+    bool disk_ready = false;
+    bool launched = false;
+    std::optional<Error> failure; // why it ends, where we decided that
+    event::Timer guard;
+    std::uint64_t admitted_us = 0;
+    std::uint64_t began_us = 0;          // a place in the queue, and the accelerator is known
+    std::uint64_t unit_requested_us = 0; // files are there
+};
+
+// ---- Sandbox
+
+Sandbox::Sandbox(Context& context, store::SandboxRow row, Observer observer)
+    : context_(context), row_(std::move(row)), observer_(std::move(observer)) {}
+
+Sandbox::~Sandbox() = default;
+
+std::string Sandbox::unit() const {
+    return unit_name(row_.id);
+}
+
+void Sandbox::set_state(model::State state) {
+    if (row_.state != state) {
+        row_.state = state;
+        observer_.changed(*this);
+    }
+}
+
+// A failure here (a full disk) must not stop a sandbox from ending or being removed; what is lost
+// is found again by asking PID 1 at the next start.
+void Sandbox::save() {
+    if (auto done = context_.store.put(row_); !done) {
+        log::error(fmt::format("cannot save the state: {}", done.error().message), row_.id);
+    }
+}
+
+void Sandbox::phase(model::Phase phase) {
+    if (boot_ && boot_->on_phase) {
+        boot_->on_phase(phase);
+    }
+}
+
+void Sandbox::boot(PhaseCallback on_phase, Done done) {
+    boot_ = std::make_unique<Boot>();
+    boot_->on_phase = std::move(on_phase);
+    boot_->done = std::move(done);
+    boot_->fresh = row_.state == model::State::creating;
+    boot_->admitted_us = monotonic_us();
+    if (!boot_->fresh) {
+        boot_->disk_ready = true;
+        set_state(model::State::starting);
+        save();
+    }
+    phase(model::Phase::queue);
+    const std::weak_ptr<bool> alive = alive_;
+    context_.probe.decide([this, alive](Result<AccelDecision> decision) {
+        if (alive.expired() || !boot_) {
+            return;
+        }
+        if (!decision) {
+            fail_boot(std::move(decision).error());
+            return;
+        }
+        row_.accel = decision->accel;
+        const auto admitted = [this, alive](BootQueue::Place place) {
+            if (!alive.expired() && boot_) {
+                begin_boot(std::move(place));
+            }
+        };
+        // enter() may call back at once, and a failure there ends the boot.
+        auto ticket = context_.queue.enter(admitted);
+        if (!alive.expired() && boot_) {
+            boot_->ticket = std::move(ticket);
+        }
+    });
+}
+
+void Sandbox::begin_boot(BootQueue::Place place) {
+    boot_->place = std::move(place);
+    if (auto done = prepare_boot(); !done) {
+        fail_boot(std::move(done).error());
+    }
+}
+
+Result<void> Sandbox::prepare_boot() {
+    boot_->began_us = monotonic_us();
+    phase(model::Phase::assign);
+    if (boot_->fresh) {
+        if (auto done = make_sandbox_folder(context_.paths, row_.id); !done) {
+            return done;
+        }
+        // The disk is made while the unit starts: neither needs the other.
+        auto maker =
+            DiskMaker::start(context_.loop, context_.paths.disk(row_.id), row_.spec.disk_bytes,
+                             [this, alive = std::weak_ptr(alive_)](Result<void> made) {
+                                 if (alive.expired() || !boot_) {
+                                     return;
+                                 }
+                                 if (!made) {
+                                     fail_boot(std::move(made).error());
+                                     return;
+                                 }
+                                 boot_->disk_ready = true;
+                                 launch_when_possible();
+                             });
+        if (!maker) {
+            return fail(std::move(maker).error());
+        }
+        boot_->disk_maker = std::move(*maker);
+    }
+    auto guard =
+        event::Timer::create(context_.loop, context_.config.vmm.boot_timeout + kBootGrace, [this] {
+            fail_boot(Error{ErrorCode::timeout, 0,
+                            fmt::format("{} did not become ready in time (vmm.boot_timeout in "
+                                        "workdird.toml)",
+                                        row_.id)});
+        });
+    if (!guard) {
+        return fail(std::move(guard).error());
+    }
+    boot_->guard = std::move(*guard);
+    return start_machine();
+}
+
+void Sandbox::make_machine() {
+    machine_ = std::make_unique<Machine>(
+        context_.loop, context_.units, unit(), context_.paths.control_socket(row_.id),
+        Machine::Listener{.on_phase = [this](model::Phase now) { phase(now); },
+                          .on_ready = [this](const control::Ready& ready) { on_ready(ready); },
+                          .on_gone = [this](const control::Ended& ended) { on_gone(ended); }});
+}
+
+Result<void> Sandbox::start_machine() {
+    boot_->unit_requested_us = monotonic_us();
+    phase(model::Phase::unit);
+    make_machine();
+    auto started = machine_->start([this](int socket) {
+        return vmm_unit_properties(
+            {.id = row_.id,
+             .description = row_.spec.name.empty()
+                                ? fmt::format("Workdir sandbox {}", row_.id)
+                                : fmt::format("Workdir sandbox {} ({})", row_.id, row_.spec.name),
+             .accel = row_.accel,
+             .cpus = row_.spec.cpus,
+             .memory_bytes = row_.spec.memory_bytes,
+             .tasks_max = context_.config.tasks_max,
+             .control_socket = socket});
+    });
+    if (!started) {
+        machine_.reset(); // no unit was asked for
+        return started;
+    }
+    launch_when_possible();
+    return {};
+}
+
+void Sandbox::launch_when_possible() {
+    if (!boot_ || !boot_->disk_ready || !machine_ || boot_->launched || boot_->failure) {
+        return;
+    }
+    boot_->launched = true;
+    if (auto done = launch(); !done) {
+        fail_boot(std::move(done).error());
+    }
+}
+
+Result<void> Sandbox::launch() {
+    auto guest = open_guest_files(context_.config);
+    if (!guest) {
+        return fail(std::move(guest).error());
+    }
+    auto image = context_.images.find(row_.spec.image, row_.spec.image_version);
+    if (!image) {
+        return fail(std::move(image).error());
+    }
+    auto console = open_file(context_.paths.console(row_.id), O_RDWR | O_APPEND);
+    if (!console) {
+        return fail(std::move(console).error());
+    }
+    auto base = open_file(image->root(), O_RDONLY);
+    if (!base) {
+        return fail(std::move(base).error());
+    }
+    auto disk = open_file(context_.paths.disk(row_.id), O_RDWR);
+    if (!disk) {
+        return fail(std::move(disk).error());
+    }
+    return machine_->launch(
+        {.accel = row_.accel,
+         .qemu = qemu_binary(context_.config, row_.accel),
+         .cpus = row_.spec.cpus,
+         .memory_bytes = row_.spec.memory_bytes,
+         .layers = {{.qcow2 = false, .read_only = true}, {.qcow2 = true, .read_only = false}},
+         .hostname = row_.spec.name.empty() ? row_.id : row_.spec.name,
+         .machine_id = row_.machine_id,
+         .env = row_.spec.env,
+         .boot_timeout_ms = static_cast<std::uint64_t>(context_.config.vmm.boot_timeout.count())},
+        {console->get(), guest->kernel.get(), guest->initramfs.get(), base->get(), disk->get()});
+}
+
+void Sandbox::on_ready(const control::Ready& ready) {
+    row_.agent_version = printable(ready.agent_version, 64);
+    row_.kernel_release = printable(ready.kernel_release, 64);
+    row_.invocation_id = machine_->invocation_id();
+    if (!boot_) {
+        // Adopted: the boot's own figures are in the row already.
+        set_state(model::State::running);
+        save();
+        return;
+    }
+    if (boot_->failure) {
+        return; // it is being killed
+    }
+    const std::uint64_t now = monotonic_us();
+    const double hello_ms = span_ms(ready.vmm_us, ready.hello_us);
+    const double agent_start_ms =
+        std::min(hello_ms, static_cast<double>(ready.guest_agent_us) / 1000);
+    row_.timings = {.queue = span_ms(boot_->admitted_us, boot_->began_us),
+                    .assign = span_ms(boot_->began_us, boot_->unit_requested_us),
+                    .unit = span_ms(boot_->unit_requested_us, ready.launch_us),
+                    .vmm = span_ms(ready.launch_us, ready.vmm_us),
+                    .kernel = hello_ms - agent_start_ms,
+                    .agent = agent_start_ms + span_ms(ready.hello_us, ready.ready_us),
+                    .ready = span_ms(boot_->admitted_us, now)};
+    row_.started_us = realtime_us();
+    row_.ended_us = 0;
+    row_.end = {};
+    set_state(model::State::running);
+    save();
+    phase(model::Phase::ready);
+    const auto boot = std::exchange(boot_, nullptr);
+    boot->done({});
+}
+
+// Ends the boot, with the machine if there is one by now.
+void Sandbox::fail_boot(Error error) {
+    if (boot_->failure) {
+        return;
+    }
+    boot_->failure = error;
+    boot_->disk_maker.reset();
+    if (machine_) {
+        machine_->kill({.reason = error.code == ErrorCode::timeout ? model::EndReason::timeout
+                                                                   : model::EndReason::stopped,
+                        .detail = error.message});
+        return; // on_gone goes on
+    }
+    end_boot(std::move(error));
+}
+
+void Sandbox::on_gone(const control::Ended& ended) {
+    machine_.reset();
+    row_.invocation_id.clear();
+    if (boot_) {
+        Error error = boot_->failure.value_or(
+            Error{ended.end.reason == model::EndReason::timeout ? ErrorCode::timeout
+                                                                : ErrorCode::start_failed,
+                  0, fmt::format("{} did not start: {}", row_.id, ended.end.detail)});
+        if (!ended.console_tail.empty()) {
+            error.message += fmt::format("\nThe last lines of its console:\n{}\nSee also: "
+                                         "journalctl -u {}",
+                                         ended.console_tail, unit());
+        } else if (!boot_->failure) {
+            error.message += fmt::format("; see journalctl -u {}", unit());
+        }
+        record_end(ended.end);
+        end_boot(std::move(error));
+        return;
+    }
+    record_end(ended.end);
+    if (row_.state == model::State::deleting) {
+        purge();
+        return;
+    }
+    const bool in_order = ended.end.reason == model::EndReason::stopped;
+    log::notice(fmt::format("ended: {} ({})", model::to_string(ended.end.reason), ended.end.detail),
+                row_.id);
+    set_state(in_order ? model::State::stopped : model::State::failed);
+    save();
+    finish_stops({});
+}
+
+void Sandbox::end_boot(Error error) {
+    const auto boot = std::exchange(boot_, nullptr);
+    if (row_.state == model::State::deleting || boot->fresh) {
+        set_state(model::State::deleting);
+        // The creator hears of it when nothing is left.
+        removing_.insert(removing_.begin(),
+                         [done = boot->done, error](const Result<void>&) { done(fail(error)); });
+        purge();
+        return;
+    }
+    set_state(row_.end.reason == model::EndReason::stopped ||
+                      row_.end.reason == model::EndReason::none
+                  ? model::State::stopped
+                  : model::State::failed);
+    save();
+    finish_stops({});
+    boot->done(fail(std::move(error)));
+}
+
+void Sandbox::record_end(model::End end) {
+    row_.end = std::move(end);
+    row_.ended_us = realtime_us();
+}
+
+void Sandbox::stop(std::chrono::milliseconds deadline, Done done) {
+    switch (row_.state) {
+    case model::State::stopped:
+    case model::State::failed:
+        done({});
+        return;
+    case model::State::creating:
+        done(fail(
+            ErrorCode::wrong_state,
+            fmt::format("{} is being created; wait for it, or remove it with wd rm", row_.id)));
+        return;
+    case model::State::deleting:
+        done(fail(ErrorCode::wrong_state, fmt::format("{} is being removed", row_.id)));
+        return;
+    case model::State::starting:
+        stopping_.push_back(std::move(done));
+        fail_boot(Error{ErrorCode::cancelled, 0, fmt::format("{} was stopped", row_.id)});
+        return;
+    case model::State::running:
+        set_state(model::State::stopping);
+        save();
+        stopping_.push_back(std::move(done));
+        machine_->shutdown(deadline);
+        return;
+    case model::State::stopping:
+        stopping_.push_back(std::move(done));
+        return;
+    }
+}
+
+void Sandbox::remove(Done done) {
+    removing_.push_back(std::move(done));
+    if (row_.state == model::State::deleting) {
+        return; // both callers hear when it is done
+    }
+    set_state(model::State::deleting);
+    if (boot_) {
+        fail_boot(Error{ErrorCode::cancelled, 0, fmt::format("{} was removed", row_.id)});
+        return;
+    }
+    save();
+    if (machine_) {
+        machine_->kill({.reason = model::EndReason::deleted});
+    } else {
+        purge();
+    }
+}
+
+// Out of sight at once, gone from the disk when the worker has done its part.
+void Sandbox::purge() {
+    if (std::exchange(purging_, true)) {
+        return;
+    }
+    if (auto done = discard_sandbox_folder(context_.paths, row_.id); !done) {
+        log::error(done.error().message, row_.id);
+    }
+    context_.worker.run([folder = context_.paths.sandboxes()] { return remove_trash(folder); },
+                        [this, alive = std::weak_ptr(alive_)](const Result<void>& removed) {
+                            if (alive.expired()) {
+                                return;
+                            }
+                            if (!removed) {
+                                log::error(removed.error().message, row_.id);
+                            }
+                            if (auto done = context_.store.remove(row_.id); !done) {
+                                log::error(done.error().message, row_.id);
+                            }
+                            finish_stops({});
+                            const auto waiting = std::exchange(removing_, {});
+                            const auto removed_callback = observer_.removed;
+                            removed_callback(*this);
+                            for (const Done& done : waiting) {
+                                done({});
+                            }
+                        });
+}
+
+void Sandbox::finish_stops(const Result<void>& result) {
+    for (const Done& done : std::exchange(stopping_, {})) {
+        done(result);
+    }
+}
+
+Result<Fd> Sandbox::exec(const wire::ExecRequest& request) {
+    if (row_.state != model::State::running || !machine_) {
+        return fail(
+            ErrorCode::wrong_state,
+            fmt::format("{} is {}{}", row_.id, model::to_string(row_.state),
+                        row_.state == model::State::stopped || row_.state == model::State::failed
+                            ? "; start it with wd start"
+                            : ""));
+    }
+    auto pair = socket_pair(SOCK_STREAM);
+    if (!pair) {
+        return fail(std::move(pair).error());
+    }
+    if (auto done = machine_->open_session(std::move(pair->second), wire::encode(request)); !done) {
+        return fail(std::move(done).error());
+    }
+    return std::move(pair->first);
+}
+
+Result<Fd> Sandbox::open_console() const {
+    return open_file(context_.paths.console(row_.id), O_RDONLY);
+}
+
+Result<void> Sandbox::adopt(const pid1::UnitState& unit_state) {
+    row_.invocation_id = unit_state.invocation_id;
+    make_machine();
+    if (auto done = machine_->adopt(); !done) {
+        // The unit runs but its shim cannot be reached: it is of no use any more.
+        log::warning(fmt::format("cannot adopt: {}", done.error().message), row_.id);
+        machine_->kill({.reason = model::EndReason::agent_lost, .detail = done.error().message});
+        return done;
+    }
+    if (row_.state == model::State::stopping) {
+        machine_->shutdown(std::chrono::seconds(10));
+    } else if (row_.state == model::State::deleting) {
+        machine_->kill({.reason = model::EndReason::deleted});
+    }
+    return {};
+}
+
+void Sandbox::ended_while_away(const pid1::UnitState& unit_state) {
+    if (row_.state == model::State::deleting || row_.state == model::State::creating) {
+        set_state(model::State::deleting);
+        purge();
+        return;
+    }
+    if (!model::is_live(row_.state)) {
+        return;
+    }
+    model::End end{.reason = model::EndReason::stopped,
+                   .detail = "it ended while workdird was not running, or the host was restarted"};
+    if (unit_state.active_state == "failed") {
+        end = Machine::end_of(unit_state);
+    }
+    row_.invocation_id.clear();
+    record_end(end);
+    set_state(end.reason == model::EndReason::stopped ? model::State::stopped
+                                                      : model::State::failed);
+    save();
+}
+
+} // namespace wd::sandbox

@@ -1,0 +1,140 @@
+#pragma once
+// Sandbox: one sandbox and everything that happens to it, in whatever state it is. It drives its
+// files, its Machine (while it is live) and its row in the store.
+//
+// Operations are asynchronous; each callback comes once, from the loop. Only one boot runs at a
+// time; stop and remove may come at any time, and remove wins over everything.
+
+#include "image/image_store.hpp"
+#include "model/spec.hpp"
+#include "sandbox/accel_probe.hpp"
+#include "sandbox/files.hpp"
+#include "sandbox/machine.hpp"
+#include "store/store.hpp"
+#include "wire/message.hpp"
+
+#include "event/worker.hpp"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace wd::sandbox {
+
+class BootQueue;
+
+// What every sandbox works with; owned by main, outlives them all.
+struct Context {
+    const event::Loop& loop;
+    event::Worker& worker;
+    pid1::Units& units;
+    store::Store& store;
+    image::ImageStore& images;
+    AccelProbe& probe;
+    BootQueue& queue;
+    const config::Config& config;
+    const Paths& paths;
+};
+
+// At most `parallel` boots at a time; the others wait in order.
+class BootQueue {
+public:
+    explicit BootQueue(std::uint32_t parallel) : free_(parallel) {}
+
+    // Holds a place until it is destroyed.
+    class Place {
+    public:
+        Place() = default;
+        explicit Place(BootQueue* queue) : queue_(queue) {}
+        Place(Place&& other) noexcept : queue_(std::exchange(other.queue_, nullptr)) {}
+        Place& operator=(Place&& other) noexcept;
+        ~Place() { leave(); }
+
+    private:
+        void leave();
+        BootQueue* queue_ = nullptr;
+    };
+    // Calls back at once where there is room. A ticket that is dropped before leaves the queue.
+    using Ticket = std::shared_ptr<std::function<void(Place)>>;
+    Ticket enter(std::function<void(Place)> admitted);
+
+private:
+    void free_one();
+    std::uint32_t free_;
+    std::vector<std::weak_ptr<std::function<void(Place)>>> waiting_;
+};
+
+class Sandbox {
+public:
+    using Done = std::function<void(Result<void>)>;
+    using PhaseCallback = std::function<void(model::Phase)>;
+
+    struct Observer {
+        std::function<void(Sandbox&)> changed; // the state
+        // Nothing of it is left; the owner destroys the object after this call has returned.
+        std::function<void(Sandbox&)> removed;
+    };
+
+    Sandbox(Context& context, store::SandboxRow row, Observer observer);
+    ~Sandbox();
+    Sandbox(const Sandbox&) = delete;
+    Sandbox& operator=(const Sandbox&) = delete;
+
+    // A new one (state creating): on failure everything of it is removed again. A stopped or failed
+    // one (state starting): on failure it is as it was, with the new reason.
+    void boot(PhaseCallback on_phase, Done done);
+    void stop(std::chrono::milliseconds deadline, Done done);
+    void remove(Done done);
+
+    // The other end of the returned socket is with the shim. Error: wrong_state, unreachable.
+    Result<Fd> exec(const wire::ExecRequest& request);
+    Result<Fd> open_console() const;
+
+    // After a restart of workdird: takes over a unit that runs.
+    Result<void> adopt(const pid1::UnitState& unit);
+    // After a restart of workdird: the unit has ended meanwhile. `unit` tells how, where PID 1
+    // knows.
+    void ended_while_away(const pid1::UnitState& unit);
+
+    const store::SandboxRow& row() const noexcept { return row_; }
+    const std::string& id() const noexcept { return row_.id; }
+    model::State state() const noexcept { return row_.state; }
+    std::string unit() const;
+
+private:
+    struct Boot;
+
+    void begin_boot(BootQueue::Place place);
+    Result<void> prepare_boot();
+    Result<void> start_machine();
+    void launch_when_possible();
+    Result<void> launch();
+    void phase(model::Phase phase);
+    void on_ready(const control::Ready& ready);
+    void on_gone(const control::Ended& ended);
+    void fail_boot(Error error);
+    void end_boot(Error error); // after the machine has gone
+    void make_machine();
+    void set_state(model::State state);
+    void save();
+    void record_end(model::End end);
+    void purge();
+    void finish_stops(const Result<void>& result);
+
+    Context& context_;
+    store::SandboxRow row_;
+    Observer observer_;
+    std::unique_ptr<Boot> boot_;
+    std::unique_ptr<Machine> machine_;
+    std::vector<Done> stopping_;
+    std::vector<Done> removing_;
+    bool purging_ = false;
+    std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+std::uint64_t realtime_us();
+std::uint64_t monotonic_us();
+
+} // namespace wd::sandbox
