@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fcntl.h>
 
@@ -110,6 +111,44 @@ std::string signature() {
     return std::string(text.begin(), text.end());
 #else
     return sdbus::signature_of<T>::str();
+#endif
+}
+
+// Who called the method that is being handled; only inside a handler.
+struct Sender {
+    std::string name;      // unique bus name, ":1.42"
+    std::uint32_t uid = 0; // effective; asked of the bus, which waits for its answer
+};
+inline Sender current_sender(sdbus::IObject& object) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    const sdbus::Message message = object.getCurrentlyProcessedMessage();
+#else
+    const sdbus::Message& message = *object.getCurrentlyProcessedMessage();
+#endif
+    return {sender_of(message), message.getCredsEuid()};
+}
+
+// A signal to one receiver alone.
+template <class... Arguments>
+void emit_to(sdbus::IObject& object, const std::string& destination, const std::string& interface,
+             const std::string& signal, const Arguments&... arguments) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    auto message = object.createSignal(sdbus::InterfaceName{interface}, sdbus::SignalName{signal});
+#else
+    auto message = object.createSignal(interface, signal);
+#endif
+    (message << ... << arguments);
+    message.setDestination(destination);
+    object.emitSignal(message);
+}
+
+inline void emit_changed(sdbus::IObject& object, const std::string& interface,
+                         const std::vector<std::string>& properties) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    std::vector<sdbus::PropertyName> names(properties.begin(), properties.end());
+    object.emitPropertiesChangedSignal(sdbus::InterfaceName{interface}, names);
+#else
+    object.emitPropertiesChangedSignal(interface, properties);
 #endif
 }
 

@@ -46,6 +46,10 @@ public:
     void cancel(std::uint32_t number);
     const ImageJob* find(std::uint32_t number) const;
 
+    // Removes, in the worker, what is out of sight: discarded versions, staging folders of dead
+    // builds.
+    void sweep();
+
     // After a start of workdird: takes over builds that run, removes what others have left.
     void reconcile(std::function<void()> done);
 
@@ -56,7 +60,6 @@ private:
     void refresh(std::uint32_t number);
     void on_state(Entry& entry, const pid1::UnitState& state);
     void finish(Entry& entry, ImageJob::State state, std::string status);
-    void sweep();
 
     const event::Loop& loop_;
     event::Worker& worker_;

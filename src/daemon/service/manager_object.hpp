@@ -1,0 +1,48 @@
+#pragma once
+// dev.workdir1.Manager. Methods only: check, read the options, call the manager.
+
+#include "bus/dict.hpp"
+#include "daemon/service/reply.hpp"
+#include "daemon/service/views.hpp"
+#include "manager_adaptor.hpp"
+
+#include <map>
+#include <string>
+
+namespace wd::daemon {
+
+class Service;
+
+class ManagerObject final : public sdbus::AdaptorInterfaces<dev::workdir1::Manager_adaptor> {
+public:
+    explicit ManagerObject(Service& service);
+    ~ManagerObject();
+
+private:
+    using CreateReply = Reply<sdbus::ObjectPath, bus::Dict>;
+
+    void Create(sdbus::Result<sdbus::ObjectPath, bus::Dict>&& result, bus::Dict options) override;
+    void Get(sdbus::Result<sdbus::ObjectPath, std::string>&& result,
+             std::string id_or_name) override;
+    void List(sdbus::Result<std::vector<bus::Dict>>&& result, bus::Dict options) override;
+    void ListImages(sdbus::Result<std::vector<bus::Dict>>&& result) override;
+    void InspectImage(sdbus::Result<bus::Dict>&& result, std::string name) override;
+    void BuildImage(sdbus::Result<sdbus::ObjectPath, std::string>&& result, std::string name,
+                    bus::Dict options) override;
+    void RemoveImage(sdbus::Result<std::vector<std::string>>&& result, std::string name,
+                     bus::Dict options) override;
+    void Doctor(sdbus::Result<std::vector<bus::Dict>>&& result) override;
+    std::string Version() override;
+
+    void create(const bus::Sender& sender, CreateOptions options, const CreateReply& reply);
+    std::vector<bus::Dict> list(const ListOptions& options, std::uint32_t uid);
+    Result<std::vector<std::string>> remove_image(const std::string& name,
+                                                  const std::string& version);
+    std::vector<bus::Dict> list_images();
+
+    Service& service_;
+    // A create whose caller leaves the bus is undone: by id, the watch on its name.
+    std::map<std::string, sdbus::Slot> watched_callers_;
+};
+
+} // namespace wd::daemon
