@@ -32,6 +32,7 @@ box_start() {
     mapfile -t BOX_CGROUPS <"$dir/cgroups"
     # The gate: box-init goes on when a line arrives, and gives up if we die before that.
     mkfifo -- "$dir/gate"
+    # shellcheck disable=SC2094
     exec {both}<>"$dir/gate" {gate_out}<"$dir/gate" {gate_in}>"$dir/gate" {both}>&-
     rm -f -- "$dir/gate"
     cgroup_hierarchies >"$dir/hierarchies"
@@ -57,6 +58,7 @@ box_start() {
 
     # The child exists once all namespaces do.
     init=''
+    # shellcheck disable=SC2317  # called through wait_until
     box_has_child() {
         read -r init _ <"/proc/$anchor/task/$anchor/children" || true
         [[ -n $init || ! -d /proc/$anchor ]]
@@ -113,16 +115,17 @@ box_exec() {
         /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         HOME=/root USER=root LOGNAME=root SHELL=/bin/bash LANG=C.UTF-8 "${keep[@]}" \
         /usr/bin/setpriv --pdeathsig TERM \
-        /bin/bash --norc --noprofile -c "$BOX_VISIT" "$tty" "$cwd" "$@"
+        /bin/bash --norc --noprofile -c "$BOX_VISIT" devbox "$tty" "$cwd" "$@"
 }
 
 # What the visitor's shell does: go there, and become the command. With a terminal on all three
 # it runs it in a new one of the box's own, since ours has no name and no job control in there.
 # shellcheck disable=SC2016
 readonly BOX_VISIT='
-cd -- "$1" || exit 125
-shift
-if [[ $0 == 1 ]]; then
+tty=$1
+cd -- "$2" || exit 125
+shift 2
+if [[ $tty == 1 ]]; then
     printf -v command "%q " "$@"
     exec script -qec "exec $command" /dev/null
 fi

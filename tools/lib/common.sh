@@ -62,11 +62,7 @@ need_root() { ((EUID == 0)) || die "must run as root (try: sudo $0)"; }
 # True where systemd is pid 1 (sd_booted(3)).
 systemd_is_pid1() { [[ -d /run/systemd/system ]]; }
 
-os_release() { (
-    # shellcheck disable=SC1091
-    . /etc/os-release 2>/dev/null || true
-    printf '%s' "${!1:-}"
-); }
+os_release() { sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}\$/\1/p" /etc/os-release 2>/dev/null || true; }
 
 need_debian() {
     command -v apt-get >/dev/null && command -v dpkg-query >/dev/null && return
@@ -190,6 +186,7 @@ apt_host() { DEBIAN_FRONTEND=noninteractive apt-get -y -o DPkg::Lock::Timeout=30
 pkg_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
 # Package lists: fetched when there are none or they are older than a day.
+# shellcheck disable=SC2016  # the dollars are apt's
 refresh_host_lists() {
     if [[ -n $(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -mmin -1440 2>/dev/null) ||
         -n $(find "$WD_CACHE/host-lists" -mmin -1440 2>/dev/null) ]] &&
