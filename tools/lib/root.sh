@@ -49,10 +49,11 @@ cached_build() {
     info "made ${dest##*/} in $(since "$start") s"
 }
 
-# debootstrap_root VARIANT PACKAGES(comma-separated) HOOK DEST: a root as a directory. HOOK is a
-# function, called with the path at the end. The package lists stay in it.
+# debootstrap_root PACKAGES(comma-separated) HOOK DEST: minbase and the packages, as a directory. HOOK
+# is a function, called with the path at the end; HOOK_early, if there is one, before the packages
+# are installed. The package lists stay in it.
 debootstrap_root() {
-    local variant=$1 packages=$2 hook=$3 dest=$4 sources settings log
+    local packages=$1 hook=$2 dest=$3 early=: sources settings log
     need_pkgs mmdebstrap
     sources=$(apt_sources)
     [[ -n $sources ]] || die "found no Debian source in /etc/apt (need one that has $WD_SUITE)"
@@ -63,13 +64,18 @@ debootstrap_root() {
         echo 'APT::Keep-Downloaded-Packages "true";'
         echo 'Acquire::Languages "none";'
     } >"$settings"
+    # mmdebstrap's hooks run in a shell of their own.
+    if declare -F "${hook}_early" >/dev/null; then
+        early="bash -c '$(declare -f "${hook}_early"); ${hook}_early \"\$1\"' early \"\$1\""
+    fi
     # Downloads go in and out of our own cache, much as the mmdebstrap manual has it.
     env -i PATH="$PATH" LC_ALL=C.UTF-8 HOME=/root TMPDIR="${TMPDIR:-/tmp}" \
         ${http_proxy:+http_proxy="$http_proxy"} \
-        mmdebstrap --mode=root --variant="$variant" --include="$packages" \
+        mmdebstrap --mode=root --variant=minbase --include="$packages" \
         --aptopt="$settings" --dpkgopt=force-unsafe-io \
         --skip=essential/unlink --skip=cleanup/apt/lists \
         --setup-hook=". '$WD_LIB/debs.sh'; debs_out '$WD_CACHE/debs' \"\$1/var/cache/apt/archives\"" \
+        --essential-hook="$early" \
         --customize-hook=". '$WD_LIB/debs.sh'; debs_in '$WD_CACHE/debs' \"\$1/var/cache/apt/archives\"" \
         "$WD_SUITE" "$dest" - <<<"$sources" >"$log" 2>&1 || {
         tail -n 25 -- "$log" >&2
@@ -115,5 +121,5 @@ server_root() {
         echo "$server_packages" "$WD_SUITE"
         apt_sources
     } | hash_stdin)
-    cached server "$hash" debootstrap_root minbase "$server_packages" server_hook
+    cached server "$hash" debootstrap_root "$server_packages" server_hook
 }
