@@ -62,7 +62,7 @@ Outcome<void> enter_folder(const std::string& wanted) {
                    : failure_errno(errno, "enter the folder /");
     }
     if (::chdir(wanted.c_str()) < 0) {
-        return failure_errno(errno, "enter the folder " + quoted(wanted));
+        return failure_errno(errno, "enter the folder " + quote(wanted));
     }
     return {};
 }
@@ -83,7 +83,7 @@ wire::Failure execute(const wire::ExecRequest& request, const std::vector<std::s
     const std::string* const path = find_variable(env, "PATH");
     const auto argv = pointers(request.argv);
     const auto envp = pointers(env);
-    wire::Failure worst{FailureKind::not_found, ENOENT, quoted(program) + ": command not found"};
+    wire::Failure worst{FailureKind::not_found, ENOENT, quote(program) + ": command not found"};
     for (const std::string& candidate :
          program_candidates(program, path ? std::string_view(*path).substr(5) : kDefaultPath)) {
         ::execve(candidate.c_str(), argv.data(), envp.data());
@@ -92,22 +92,22 @@ wire::Failure execute(const wire::ExecRequest& request, const std::vector<std::s
         if (errnum == ENOENT || errnum == ENOTDIR || errnum == ESTALE || errnum == ENODEV) {
             if (errnum == ENOENT && ::access(candidate.c_str(), F_OK) == 0) {
                 return {FailureKind::not_found, told,
-                        quoted(candidate) + " is there, but its interpreter is not"};
+                        quote(candidate) + " is there, but its interpreter is not"};
             }
             if (program.find('/') != std::string::npos) {
-                worst = {FailureKind::not_found, told, quoted(program) + ": " + errno_text(errnum)};
+                worst = {FailureKind::not_found, told, quote(program) + ": " + errno_text(errnum)};
             }
             continue;
         }
         if (errnum == EACCES) { // another folder of PATH may have one that runs
             worst = {FailureKind::not_executable, told,
-                     quoted(candidate) + ": " + errno_text(errnum)};
+                     quote(candidate) + ": " + errno_text(errnum)};
             continue;
         }
         const bool program_is_bad = errnum == ENOEXEC || errnum == EISDIR || errnum == ELIBBAD ||
                                     errnum == EINVAL || errnum == ELOOP || errnum == EPERM;
         return {program_is_bad ? FailureKind::not_executable : FailureKind::other, told,
-                quoted(candidate) + ": " + errno_text(errnum)};
+                quote(candidate) + ": " + errno_text(errnum)};
     }
     return worst;
 }

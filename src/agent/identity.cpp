@@ -65,7 +65,7 @@ Outcome<void> loopback_up() {
 Outcome<void> set_names(const wire::Setup& setup) {
     if (!is_hostname(setup.hostname)) {
         return failure(FailureKind::other, EINVAL,
-                       quoted(setup.hostname) + " is no valid host name");
+                       quote(setup.hostname) + " is no valid host name");
     }
     if (!is_machine_id(setup.machine_id)) {
         return failure(FailureKind::other, EINVAL, "the machine id is not 32 hex digits");

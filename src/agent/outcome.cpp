@@ -19,7 +19,7 @@ std::string errno_text(int errnum) {
     return text != nullptr ? std::string(text) : "errno " + std::to_string(errnum);
 }
 
-std::string quoted(std::string_view text) {
+std::string quote(std::string_view text) {
     constexpr std::size_t kLongest = 80;
     constexpr char kHex[] = "0123456789abcdef";
     const bool cut = text.size() > kLongest;

@@ -3,7 +3,7 @@
 // fmt nor wd-util, so it has no use for util/result.hpp's Error.
 //
 // A message never repeats arguments or environment of a command: they may hold secrets. Names from
-// outside (a user, a folder, a program) go through quoted().
+// outside (a user, a folder, a program) go through quote().
 
 #include "wire/message.hpp"
 
@@ -24,6 +24,6 @@ tl::unexpected<wire::Failure> failure_errno(int errnum, std::string_view what);
 
 std::string errno_text(int errnum);
 // In double quotes, control characters as \xNN, cut to 80 bytes.
-std::string quoted(std::string_view text);
+std::string quote(std::string_view text);
 
 } // namespace wd::agent

@@ -165,7 +165,7 @@ Outcome<void> mount_early() {
 Outcome<std::uint64_t> mount_root(const std::string& device, std::uint64_t deadline) {
     if (device.empty() ||
         device.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string::npos) {
-        return failure(FailureKind::other, EINVAL, "no device can have the name " + quoted(device));
+        return failure(FailureKind::other, EINVAL, "no device can have the name " + quote(device));
     }
     const std::string path = "/dev/" + device;
     DeviceWatch watch;

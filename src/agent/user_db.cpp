@@ -109,14 +109,14 @@ Outcome<User> find_user(std::string_view wanted, std::string_view passwd, std::s
             user.home = "/root";
         } else {
             return failure(FailureKind::other, ENOENT,
-                           "no user " + quoted(name) + " in the sandbox (/etc/passwd)");
+                           "no user " + quote(name) + " in the sandbox (/etc/passwd)");
         }
     }
     if (has_group) {
         const auto gid = find_group(rest, group);
         if (!gid) {
             return failure(FailureKind::other, ENOENT,
-                           "no group " + quoted(rest) + " in the sandbox (/etc/group)");
+                           "no group " + quote(rest) + " in the sandbox (/etc/group)");
         }
         user.gid = *gid;
     }
