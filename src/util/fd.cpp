@@ -8,15 +8,6 @@
 
 namespace wd {
 
-void Fd::reset(int fd) noexcept {
-    if (fd_ >= 0) {
-        const int saved = errno;
-        ::close(fd_);
-        errno = saved;
-    }
-    fd_ = fd;
-}
-
 Result<Fd> Fd::duplicate() const {
     Fd copy(::fcntl(fd_, F_DUPFD_CLOEXEC, 3));
     if (!copy) {

@@ -3,10 +3,13 @@
 
 #include "util/result.hpp"
 
+#include <cerrno>
 #include <cstddef>
 #include <span>
 #include <string_view>
 #include <utility>
+
+#include <unistd.h>
 
 namespace wd {
 
@@ -28,7 +31,15 @@ public:
     int get() const noexcept { return fd_; }
     explicit operator bool() const noexcept { return fd_ >= 0; }
     [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-    void reset(int fd = -1) noexcept; // keeps errno
+    // Keeps errno. Inline, so the static agent can use Fd without linking this folder.
+    void reset(int fd = -1) noexcept {
+        if (fd_ >= 0) {
+            const int saved = errno;
+            ::close(fd_);
+            errno = saved;
+        }
+        fd_ = fd;
+    }
 
     // A CLOEXEC duplicate at 3 or above (F_DUPFD_CLOEXEC, see fcntl(2)), never on a stdio slot.
     Result<Fd> duplicate() const;

@@ -27,17 +27,32 @@ bool is_known(std::uint8_t type) {
 } // namespace
 
 void FrameReader::feed(std::span<const std::byte> data) {
-    if (violation_ != Violation::none) {
+    if (data.empty()) {
         return;
     }
-    if (start_ == buffer_.size()) {
-        buffer_.clear();
-        start_ = 0;
-    } else if (start_ > kMaxPayload) {
-        buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(start_));
+    std::memcpy(prepare(data.size()).data(), data.data(), data.size());
+    commit(data.size());
+}
+
+std::span<std::byte> FrameReader::prepare(std::size_t size) {
+    if (start_ == end_) {
+        start_ = end_ = 0;
+    }
+    if (buffer_.size() - end_ < size && start_ > 0) {
+        std::memmove(buffer_.data(), buffer_.data() + start_, end_ - start_);
+        end_ -= start_;
         start_ = 0;
     }
-    buffer_.insert(buffer_.end(), data.begin(), data.end());
+    if (buffer_.size() - end_ < size) {
+        buffer_.resize(end_ + size);
+    }
+    return std::span(buffer_).subspan(end_, size);
+}
+
+void FrameReader::commit(std::size_t size) {
+    if (violation_ == Violation::none) {
+        end_ += size;
+    }
 }
 
 std::optional<Frame> FrameReader::next() {
@@ -55,8 +70,7 @@ std::optional<Frame> FrameReader::next() {
         violation_ = Violation::bad_header;
     }
     if (violation_ != Violation::none) {
-        buffer_.clear();
-        start_ = 0;
+        start_ = end_ = 0;
         return std::nullopt;
     }
     if (buffered() < kHeaderSize + length) {

@@ -1,0 +1,22 @@
+#pragma once
+// The guest's root file system: mounting, growing, switching to it, and leaving it in order.
+
+#include "agent/outcome.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace wd::agent {
+
+// /dev, /proc and /sys of the initramfs.
+Outcome<void> mount_early();
+
+// Mounts the ext4 file system on /dev/<device> (waiting for it until `deadline`, boot_ns), grows
+// it online to the size of the device, makes it the root with /dev, /proc and /sys moved along,
+// and mounts what programs expect. Returns the size of the file system in bytes.
+Outcome<std::uint64_t> mount_root(const std::string& device, std::uint64_t deadline);
+
+// Syncs and unmounts everything; the root becomes read-only. All processes must be gone.
+void unmount_all();
+
+} // namespace wd::agent
