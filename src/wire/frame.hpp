@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -70,23 +71,31 @@ struct Frame {
 };
 
 // Cuts a byte stream into frames. Frames are handed out as views into its buffer, valid until the
-// next call of feed() or next(). Memory: at most one frame and what one feed() brought.
+// next call of feed() or prepare(). Memory: at most one frame and what one feed() brought.
 class FrameReader {
 public:
     enum class Violation { none, unknown_type, oversized, bad_header };
 
     void feed(std::span<const std::byte> data);
 
+    // The same without a copy: room for at least `size` bytes to read(2) into, and then how many of
+    // them came. Invalidates the frames handed out.
+    std::span<std::byte> prepare(std::size_t size);
+    void commit(std::size_t size);
+
     // The next whole frame; nullopt when more bytes are needed or the stream is broken.
     std::optional<Frame> next();
 
     // Once broken, always broken: the byte stream cannot be trusted again.
     Violation violation() const noexcept { return violation_; }
-    std::size_t buffered() const noexcept { return buffer_.size() - start_; }
+    std::size_t buffered() const noexcept { return end_ - start_; }
 
 private:
-    std::vector<std::byte> buffer_;
+    // Not a vector: growing one would write to pages that nothing has been read into.
+    std::unique_ptr<std::byte[]> buffer_;
+    std::size_t capacity_ = 0;
     std::size_t start_ = 0;
+    std::size_t end_ = 0;
     Violation violation_ = Violation::none;
 };
 
