@@ -269,6 +269,40 @@ Result<Message> finish(Message message, const Fields& fields) {
 
 } // namespace
 
+namespace {
+
+struct ExitStatus {
+    model::EndReason reason;
+    int status;
+};
+constexpr ExitStatus kExitStatuses[] = {
+    {model::EndReason::stopped, 0},     {model::EndReason::oom, 41},
+    {model::EndReason::pids, 42},       {model::EndReason::disk, 43},
+    {model::EndReason::timeout, 44},    {model::EndReason::policy, 46},
+    {model::EndReason::vmm_crash, 47},  {model::EndReason::host_pressure, 48},
+    {model::EndReason::agent_lost, 49},
+};
+
+} // namespace
+
+int exit_status_of(model::EndReason reason) {
+    for (const ExitStatus& row : kExitStatuses) {
+        if (row.reason == reason) {
+            return row.status;
+        }
+    }
+    return 1;
+}
+
+std::optional<model::EndReason> reason_of_exit_status(int status) {
+    for (const ExitStatus& row : kExitStatuses) {
+        if (row.status == status) {
+            return row.reason;
+        }
+    }
+    return std::nullopt;
+}
+
 std::string encode(const Request& request) {
     return std::visit([](const auto& r) { return to_json(r); }, request)
         .dump(-1, ' ', false, Json::error_handler_t::replace);

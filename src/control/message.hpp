@@ -92,6 +92,16 @@ struct Ended {
 
 using Event = std::variant<Hello, Progress, Ready, Ended>;
 
+// A daemon that was away when the sandbox ended reads the reason from the unit's ExecMainStatus:
+//
+//     stopped 0, oom 41, pids 42, disk 43, timeout 44, policy 46, vmm_crash 47, host_pressure 48,
+//     agent_lost 49
+//
+// and none for any other status (1: the shim itself could not start; a signal: the shim was
+// killed). The numbers are clear of systemd's own (systemd.exec(5), 200 and up) and of sysexits.h.
+int exit_status_of(model::EndReason reason);
+std::optional<model::EndReason> reason_of_exit_status(int status);
+
 std::string encode(const Request& request);
 std::string encode(const Event& event);
 

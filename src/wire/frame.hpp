@@ -39,7 +39,7 @@ inline constexpr std::uint32_t kWindow = 256 * 1024;
 enum class FrameType : std::uint8_t {
     // Channel 0, between shim and agent.
     hello = 0x01,    // agent, first frame: Hello
-    setup = 0x02,    // shim: Setup
+    setup = 0x02,    // shim: a piece of Setup; flag kMore = not the last
     ready = 0x03,    // agent: Ready, after all of Setup has been done
     failed = 0x04,   // agent: Failure; Setup failed, no process will be started
     shutdown = 0x05, // shim: end all processes, sync, unmount, stop the machine
