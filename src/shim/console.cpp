@@ -70,6 +70,7 @@ void Console::take(std::string_view text) {
     }
     if (tail_.size() > 2 * control::kMaxConsoleTail) {
         tail_.erase(0, tail_.size() - control::kMaxConsoleTail);
+        tail_cut_ = true;
     }
 }
 
@@ -80,8 +81,9 @@ std::string Console::tail() const {
             text += c;
         }
     }
-    if (text.size() > control::kMaxConsoleTail) {
-        text.erase(0, text.size() - control::kMaxConsoleTail);
+    const bool too_long = text.size() > control::kMaxConsoleTail;
+    if (too_long || tail_cut_) {
+        text.erase(0, too_long ? text.size() - control::kMaxConsoleTail : 0);
         // Whole lines, unless there is just one.
         if (const auto newline = text.find('\n'); newline + 1 < text.size()) {
             text.erase(0, newline + 1);

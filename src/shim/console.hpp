@@ -41,6 +41,7 @@ private:
     event::Io io_;
     std::uint64_t log_size_ = 0;
     std::string tail_;
+    bool tail_cut_ = false;
     std::string panic_;
 };
 
