@@ -269,18 +269,38 @@ Result<Message> finish(Message message, const Fields& fields) {
 
 } // namespace
 
-int exit_of_reason(model::EndReason reason) {
-    return reason == model::EndReason::stopped ? 0 : kExitBase + static_cast<int>(reason);
+namespace {
+
+struct ExitStatus {
+    model::EndReason reason;
+    int status;
+};
+constexpr ExitStatus kExitStatuses[] = {
+    {model::EndReason::stopped, 0},     {model::EndReason::oom, 41},
+    {model::EndReason::pids, 42},       {model::EndReason::disk, 43},
+    {model::EndReason::timeout, 44},    {model::EndReason::policy, 46},
+    {model::EndReason::vmm_crash, 47},  {model::EndReason::host_pressure, 48},
+    {model::EndReason::agent_lost, 49},
+};
+
+} // namespace
+
+int exit_status_of(model::EndReason reason) {
+    for (const ExitStatus& row : kExitStatuses) {
+        if (row.reason == reason) {
+            return row.status;
+        }
+    }
+    return 1;
 }
 
-model::EndReason reason_of_exit(int status) {
-    if (status == 0) {
-        return model::EndReason::stopped;
+std::optional<model::EndReason> reason_of_exit_status(int status) {
+    for (const ExitStatus& row : kExitStatuses) {
+        if (row.status == status) {
+            return row.reason;
+        }
     }
-    const int place = status - kExitBase;
-    return place > 0 && place <= static_cast<int>(model::EndReason::agent_lost)
-               ? static_cast<model::EndReason>(place)
-               : model::EndReason::vmm_crash;
+    return std::nullopt;
 }
 
 std::string encode(const Request& request) {

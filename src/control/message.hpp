@@ -90,13 +90,17 @@ struct Ended {
     bool was_ready = false;   // false: the launch failed
 };
 
-// The shim's exit status says the reason too, for a workdird that was not there to hear Ended:
-// 0 = stopped, kExitBase + the reason's place in model::EndReason for the others.
-inline constexpr int kExitBase = 40;
-int exit_of_reason(model::EndReason reason);
-model::EndReason reason_of_exit(int status); // vmm_crash for a status that is none of these
-
 using Event = std::variant<Hello, Progress, Ready, Ended>;
+
+// A daemon that was away when the sandbox ended reads the reason from the unit's ExecMainStatus:
+//
+//     stopped 0, oom 41, pids 42, disk 43, timeout 44, policy 46, vmm_crash 47, host_pressure 48,
+//     agent_lost 49
+//
+// and none for any other status (1: the shim itself could not start; a signal: the shim was
+// killed). The numbers are clear of systemd's own (systemd.exec(5), 200 and up) and of sysexits.h.
+int exit_status_of(model::EndReason reason);
+std::optional<model::EndReason> reason_of_exit_status(int status);
 
 std::string encode(const Request& request);
 std::string encode(const Event& event);

@@ -129,8 +129,9 @@ Finding check_polkit(bus::Connection& bus) {
         auto proxy = bus::make_proxy(bus.get(), "org.freedesktop.DBus", "/org/freedesktop/DBus");
         for (const char* method : {"ListNames", "ListActivatableNames"}) {
             auto call = bus::make_call(*proxy, "org.freedesktop.DBus", method);
+            auto reply = proxy->callMethod(call);
             std::vector<std::string> names;
-            proxy->callMethod(call) >> names;
+            reply >> names;
             for (const std::string& name : names) {
                 if (name == "org.freedesktop.PolicyKit1") {
                     return true;

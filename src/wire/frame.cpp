@@ -26,27 +26,23 @@ bool is_known(std::uint8_t type) {
 
 } // namespace
 
-void FrameReader::feed(std::span<const std::byte> data) {
-    if (data.empty()) {
-        return;
-    }
-    std::memcpy(prepare(data.size()).data(), data.data(), data.size());
-    commit(data.size());
-}
-
 std::span<std::byte> FrameReader::prepare(std::size_t size) {
-    if (start_ == end_) {
-        start_ = end_ = 0;
-    }
-    if (buffer_.size() - end_ < size && start_ > 0) {
-        std::memmove(buffer_.data(), buffer_.data() + start_, end_ - start_);
-        end_ -= start_;
+    if (capacity_ - end_ < size) {
+        const std::size_t held = buffered();
+        if (capacity_ < held + size) {
+            auto larger = std::make_unique_for_overwrite<std::byte[]>(held + size);
+            if (held > 0) {
+                std::memcpy(larger.get(), buffer_.get() + start_, held);
+            }
+            buffer_ = std::move(larger);
+            capacity_ = held + size;
+        } else {
+            std::memmove(buffer_.get(), buffer_.get() + start_, held);
+        }
         start_ = 0;
+        end_ = held;
     }
-    if (buffer_.size() - end_ < size) {
-        buffer_.resize(end_ + size);
-    }
-    return std::span(buffer_).subspan(end_, size);
+    return {buffer_.get() + end_, capacity_ - end_};
 }
 
 void FrameReader::commit(std::size_t size) {
@@ -55,11 +51,19 @@ void FrameReader::commit(std::size_t size) {
     }
 }
 
+void FrameReader::feed(std::span<const std::byte> data) {
+    if (violation_ != Violation::none || data.empty()) {
+        return;
+    }
+    std::memcpy(prepare(data.size()).data(), data.data(), data.size());
+    commit(data.size());
+}
+
 std::optional<Frame> FrameReader::next() {
     if (violation_ != Violation::none || buffered() < kHeaderSize) {
         return std::nullopt;
     }
-    const std::byte* const head = buffer_.data() + start_;
+    const std::byte* const head = buffer_.get() + start_;
     const std::uint32_t length = load_u32(head + 4);
     const auto type = std::to_integer<std::uint8_t>(head[8]);
     if (length > kMaxPayload) {
@@ -70,17 +74,22 @@ std::optional<Frame> FrameReader::next() {
         violation_ = Violation::bad_header;
     }
     if (violation_ != Violation::none) {
-        start_ = end_ = 0;
+        buffer_.reset();
+        capacity_ = start_ = end_ = 0;
         return std::nullopt;
     }
     if (buffered() < kHeaderSize + length) {
         return std::nullopt;
     }
     start_ += kHeaderSize + length;
-    return Frame{.channel = load_u32(head),
-                 .type = static_cast<FrameType>(type),
-                 .flag = std::to_integer<std::uint8_t>(head[9]),
-                 .payload = {head + kHeaderSize, length}};
+    const Frame frame{.channel = load_u32(head),
+                      .type = static_cast<FrameType>(type),
+                      .flag = std::to_integer<std::uint8_t>(head[9]),
+                      .payload = {head + kHeaderSize, length}};
+    if (start_ == end_) {
+        start_ = end_ = 0; // the view stays good: nothing is written before the next feed
+    }
+    return frame;
 }
 
 void put_header(std::byte* out, std::uint32_t channel, FrameType type, std::uint8_t flag,

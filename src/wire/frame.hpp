@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -38,7 +39,7 @@ inline constexpr std::uint32_t kWindow = 256 * 1024;
 enum class FrameType : std::uint8_t {
     // Channel 0, between shim and agent.
     hello = 0x01,    // agent, first frame: Hello
-    setup = 0x02,    // shim: Setup
+    setup = 0x02,    // shim: a piece of Setup; flag kMore = not the last
     ready = 0x03,    // agent: Ready, after all of Setup has been done
     failed = 0x04,   // agent: Failure; Setup failed, no process will be started
     shutdown = 0x05, // shim: end all processes, sync, unmount, stop the machine
@@ -76,8 +77,9 @@ public:
     enum class Violation { none, unknown_type, oversized, bad_header };
 
     void feed(std::span<const std::byte> data);
-    // The same without a copy: read(2) into what prepare() returns (exactly `size` bytes of room),
-    // then commit() how many came.
+
+    // The same without a copy: room for at least `size` bytes to read(2) into, and then how many of
+    // them came. Invalidates the frames handed out.
     std::span<std::byte> prepare(std::size_t size);
     void commit(std::size_t size);
 
@@ -89,7 +91,9 @@ public:
     std::size_t buffered() const noexcept { return end_ - start_; }
 
 private:
-    std::vector<std::byte> buffer_; // its size is room; [start_, end_) holds bytes
+    // Not a vector: growing one would write to pages that nothing has been read into.
+    std::unique_ptr<std::byte[]> buffer_;
+    std::size_t capacity_ = 0;
     std::size_t start_ = 0;
     std::size_t end_ = 0;
     Violation violation_ = Violation::none;

@@ -1,0 +1,41 @@
+#pragma once
+// The QEMU command line of one sandbox: a pure function, so that tests can compare it word by word.
+//
+// QEMU gets everything it uses as an inherited file descriptor; no path in it belongs to a sandbox.
+
+#include "model/enums.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace wd::vmm {
+
+struct DiskFd {
+    int fd = -1;
+    bool qcow2 = false; // else raw
+    bool read_only = true;
+};
+
+struct VmConfig {
+    std::string qemu; // absolute path of the binary
+    model::Accel accel = model::Accel::tcg;
+    std::uint32_t cpus = 1;
+    std::uint64_t memory_bytes = 0;
+    int kernel_fd = -1;
+    int initrd_fd = -1;
+    int qmp_fd = -1;            // connected stream sockets
+    int agent_fd = -1;          //
+    int console_fd = -1;        //
+    std::vector<DiskFd> layers; // of the root disk, bottom first; empty: no disk
+};
+
+// Name of the virtio-serial port, as the guest sees it in /sys/class/virtio-ports/*/name.
+inline constexpr const char* kAgentPort = "dev.workdir.agent";
+// QMP id of that port, in VSERPORT_CHANGE events.
+inline constexpr const char* kAgentPortId = "agent-port";
+
+// argv, with argv[0] = config.qemu.
+std::vector<std::string> command_line(const VmConfig& config);
+
+} // namespace wd::vmm
