@@ -96,6 +96,13 @@ template <class Handler> // void(sdbus::Message&)
 #endif
 }
 
+// What the handler of an asynchronous call gets first: null or empty when the call succeeded.
+#if WORKDIR_SDBUS_MAJOR >= 2
+using ReplyError = std::optional<sdbus::Error>;
+#else
+using ReplyError = const sdbus::Error*;
+#endif
+
 inline std::string sender_of(const sdbus::Message& message) {
     return std::string(message.getSender());
 }

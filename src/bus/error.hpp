@@ -14,9 +14,7 @@ namespace wd::bus {
 
 sdbus::Error to_sdbus(const Error& error);
 
-// Ours by the table; the bus's own, systemd's and errno names (System.Error.*) by what they mean;
-// `internal` for the rest. `errnum` is what sd_bus_error_get_errno(3) says. The message keeps the
-// text, and for a name that is not ours the name too.
+// See error_from_name().
 Error from_sdbus(const sdbus::Error& error);
 
 // Calls into sdbus-c++: what it throws comes back as an Error.

@@ -1,0 +1,6 @@
+#include "cli/verbs.hpp"
+namespace wd::cli {
+Result<int> run_doctor(const Words&) {
+    return 0;
+}
+} // namespace wd::cli
