@@ -4,10 +4,7 @@ import os
 import pathlib
 
 from support import host
-from support.sandbox import SHARED, listed
-
-# Everything of a sandbox carries its id, except for these.
-SHARED_RUNTIME = {"control"}
+from support.sandbox import LEFT_BEHIND, SHARED, listed
 
 
 def _names(directory):
@@ -60,7 +57,7 @@ def snapshot():
     found |= {f"namespace {path}" for path in _namespaces()}
     found |= _cgroups()
     found |= {f"row {sandbox}" for sandbox in listed()}
-    return {item for item in found if not any(sandbox in item for sandbox in SHARED)}
+    return {item for item in found if not any(sandbox in item for sandbox in SHARED | LEFT_BEHIND)}
 
 
 def left_over(before):

@@ -5,7 +5,9 @@ import contextlib
 from support import host
 from support.process import eventually, must, started, wd, wd_ok
 
-SHARED = set()  # ids of sandboxes that outlive a test on purpose; no leaks
+# Ids of sandboxes that are no leak: shared between tests, or left for the other side of a reboot.
+SHARED = set()
+LEFT_BEHIND = set()
 
 
 class Sandbox:
