@@ -2,7 +2,6 @@
 the processes, tried as their user in their mount namespace, and tried by a program that runs in
 the place of QEMU under all of the unit's confinement."""
 
-import json
 import os
 import pathlib
 import re
@@ -190,7 +189,7 @@ def test_the_guests_vmm_cannot_use_workdir_or_systemd(one):
 # ---- in the place of QEMU
 
 PROBE_TEXT = '''#!/usr/bin/python3 -IS
-import ctypes, json, os, socket, sys
+import ctypes, os, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
 result = {}
 def call(name, *args):
@@ -242,13 +241,11 @@ attempt("proc 1", lambda: open("/proc/1/cmdline").read())
 attempt("sysrq", lambda: open("/proc/sysrq-trigger", "w"))
 result["pids"] = len([n for n in os.listdir("/proc") if n.isdigit()])
 status = open("/proc/self/status").read()
-result["caps"] = [l.split()[1] for l in status.splitlines() if l.startswith("Cap")]
-sys.stderr.write("WDTEST-PROBE " + json.dumps(result) + "\\n")
+result["caps"] = " ".join({l.split()[1] for l in status.splitlines() if l.startswith("Cap")})
+for name, outcome in result.items():
+    sys.stderr.write(f"WDTEST-PROBE {name} = {outcome}\\n")
 sys.exit(3)
 '''
-
-HARMLESS = {"setuid:0"}
-
 
 @pytest.fixture(scope="module")
 def from_inside(target):
@@ -261,9 +258,9 @@ def from_inside(target):
         with host.configured(f'[vmm]\nqemu = "{PROBE}"\naccel = "tcg"\n'):
             created = wd("create", *tiny())
             assert created.rc != 0
-        text = eventually(lambda: re.search(r"WDTEST-PROBE (\{.*\})", journal.text()), 10,
-                          "the VMM's stderr is in the journal; wd said: " + created.error)
-        return json.loads(text[1])
+        eventually(lambda: "WDTEST-PROBE caps = " in journal.text(), 10,
+                   "the VMM's stderr is in the journal; wd said: " + created.error)
+        return dict(re.findall(r"WDTEST-PROBE (.*?) = (.*)", journal.text()))
     finally:
         PROBE.unlink()
 
@@ -274,8 +271,8 @@ def test_no_attempt_from_the_place_of_qemu_succeeds(from_inside):
 
 
 def test_the_place_of_qemu_sees_its_own_processes_only(from_inside):
-    assert from_inside["pids"] <= 4
-    assert set(from_inside["caps"]) == {"0000000000000000"}
+    assert int(from_inside["pids"]) <= 4
+    assert from_inside["caps"] == "0000000000000000"
 
 
 # ---- the unit as a whole
