@@ -9,13 +9,13 @@ import subprocess
 import pytest
 
 from support import host, leaks
-from support.process import (eventually, finish, must, read_until, run, started, wd, wd_fails,
+from support.process import (IN_TESTVM, eventually, finish, must, read_until, run, started, wd, wd_fails,
                              wd_ok)
 from support.sandbox import create, listed, tiny
 
 daemon_may_restart = True
 
-FLEET = int(os.environ.get("WD_TEST_FLEET", "10"))
+FLEET = 5 if IN_TESTVM else 10
 WAITS = 'echo ready; while [ ! -e "/tmp/go$1" ]; do sleep 0.1; done; seq 20000; exit "$1"'
 
 
