@@ -1,12 +1,15 @@
 #include "pid1/units.hpp"
 
+#include "bus/connection.hpp"
 #include "bus/error.hpp"
+#include "event/sources.hpp"
 #include "util/log.hpp"
 
 #include <fmt/format.h>
 #include <systemd/sd-bus.h>
 
 #include <cstdlib>
+#include <map>
 
 namespace wd::pid1 {
 namespace {
@@ -91,17 +94,41 @@ std::string unit_path(const std::string& name) {
     return out;
 }
 
-Units::Units(const event::Loop& loop, bus::Connection& bus) : loop_(loop), bus_(bus) {}
+struct Units::Impl {
+    using Reply = std::function<void(Result<sdbus::MethodReply>)>;
+
+    Impl(const event::Loop& l, bus::Connection& b) : loop(l), bus(b) {}
+    void on_job_removed(const std::string& job, const std::string& result);
+    void call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, const Reply& reply);
+    void call_with_name(const char* method, const std::string& name,
+                        const std::vector<std::string>& more, Done callback);
+    void bury(std::uint64_t query);
+
+    const event::Loop& loop;
+    bus::Connection& bus;
+    std::unique_ptr<sdbus::IProxy> manager;
+    sdbus::Slot job_removed;
+    std::map<std::string, Started> waiting; // by job path
+    // A proxy must not be destroyed by the handler of its own reply, so queries that have been
+    // answered are dropped in the next iteration of the loop.
+    std::map<std::uint64_t, std::unique_ptr<sdbus::IProxy>> queries;
+    std::vector<std::uint64_t> buried;
+    std::uint64_t next_query = 0;
+    event::Defer burial;
+};
+
+Units::Units(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Units::~Units() = default;
 
 Result<std::unique_ptr<Units>> Units::create(const event::Loop& loop, bus::Connection& bus) {
-    std::unique_ptr<Units> units(new Units(loop, bus));
+    auto impl = std::make_unique<Impl>(loop, bus);
     auto done = bus::attempt([&] {
-        units->manager_ = bus::make_proxy(bus.get(), kService, kManagerPath);
-        units->job_removed_ = bus::add_match(
+        impl->manager = bus::make_proxy(bus.get(), kService, kManagerPath);
+        impl->job_removed = bus::add_match(
             bus.get(),
             fmt::format("type='signal',sender='{}',path='{}',interface='{}',member='JobRemoved'",
                         kService, kManagerPath, kManager),
-            [self = units.get()](sdbus::Message& message) {
+            [self = impl.get()](sdbus::Message& message) {
                 bus::guarded([&] {
                     std::uint32_t id = 0;
                     sdbus::ObjectPath job;
@@ -112,15 +139,15 @@ Result<std::unique_ptr<Units>> Units::create(const event::Loop& loop, bus::Conne
                 });
             });
         // Without a subscriber PID 1 sends no unit signals: org.freedesktop.systemd1(5).
-        units->manager_->callMethod("Subscribe").onInterface(kManager);
+        impl->manager->callMethod("Subscribe").onInterface(kManager);
     });
     if (!done) {
         return fail(std::move(done.error()).context("PID 1 (systemd)"));
     }
-    return units;
+    return std::unique_ptr<Units>(new Units(std::move(impl)));
 }
 
-void Units::call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, Reply reply) {
+void Units::Impl::call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, const Reply& reply) {
     const auto on_answer = [reply](sdbus::MethodReply* answer, const sdbus::Error* error) {
         bus::guarded([&] {
             if (error != nullptr) {
@@ -136,8 +163,8 @@ void Units::call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, Reply r
     }
 }
 
-void Units::on_job_removed(const std::string& job, const std::string& result) {
-    const auto node = waiting_.extract(job);
+void Units::Impl::on_job_removed(const std::string& job, const std::string& result) {
+    const auto node = waiting.extract(job);
     if (node.empty()) {
         return;
     }
@@ -151,7 +178,7 @@ void Units::on_job_removed(const std::string& job, const std::string& result) {
 void Units::start_transient(const std::string& name, const std::vector<Property>& properties,
                             Started callback) {
     auto message = bus::attempt([&] {
-        auto m = bus::make_call(*manager_, kManager, "StartTransientUnit");
+        auto m = bus::make_call(*impl_->manager, kManager, "StartTransientUnit");
         std::vector<sdbus::Struct<std::string, sdbus::Variant>> list;
         for (const Property& property : properties) {
             list.emplace_back(property.name, std::visit(ToVariant{}, property.value));
@@ -166,33 +193,33 @@ void Units::start_transient(const std::string& name, const std::vector<Property>
         callback(fail(std::move(message).error()));
         return;
     }
-    call(*manager_, *message,
-         [this, name, callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
-             if (!reply) {
-                 callback(fail(ErrorCode::start_failed,
-                               fmt::format("start {}: {}", name, reply.error().message)));
-                 return;
-             }
-             auto job = bus::attempt([&] {
-                 sdbus::ObjectPath path;
-                 *reply >> path;
-                 return std::string(path);
-             });
-             if (!job) {
-                 callback(fail(std::move(job).error()));
-                 return;
-             }
-             waiting_.emplace(*job, [name, callback](Result<void> result) {
-                 callback(result ? std::move(result)
-                                 : fail(std::move(result.error()).context("start " + name)));
-             });
-         });
+    impl_->call(*impl_->manager, *message,
+                [this, name, callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+                    if (!reply) {
+                        callback(fail(ErrorCode::start_failed,
+                                      fmt::format("start {}: {}", name, reply.error().message)));
+                        return;
+                    }
+                    auto job = bus::attempt([&] {
+                        sdbus::ObjectPath path;
+                        *reply >> path;
+                        return std::string(path);
+                    });
+                    if (!job) {
+                        callback(fail(std::move(job).error()));
+                        return;
+                    }
+                    impl_->waiting.emplace(*job, [name, callback](Result<void> result) {
+                        callback(result ? std::move(result)
+                                        : fail(std::move(result.error()).context("start " + name)));
+                    });
+                });
 }
 
-void Units::call_with_name(const char* method, const std::string& name,
-                           const std::vector<std::string>& more, Done callback) {
+void Units::Impl::call_with_name(const char* method, const std::string& name,
+                                 const std::vector<std::string>& more, Done callback) {
     auto message = bus::attempt([&] {
-        auto m = bus::make_call(*manager_, kManager, method);
+        auto m = bus::make_call(*manager, kManager, method);
         m << name;
         for (const std::string& argument : more) {
             m << argument;
@@ -203,7 +230,7 @@ void Units::call_with_name(const char* method, const std::string& name,
         callback(fail(std::move(message).error()));
         return;
     }
-    call(*manager_, *message, [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+    call(*manager, *message, [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
         if (!reply && !is_no_such_unit(reply.error())) {
             callback(fail(std::move(reply).error()));
         } else {
@@ -213,12 +240,12 @@ void Units::call_with_name(const char* method, const std::string& name,
 }
 
 void Units::stop(const std::string& name, Done callback) {
-    call_with_name("StopUnit", name, {"replace"}, std::move(callback));
+    impl_->call_with_name("StopUnit", name, {"replace"}, std::move(callback));
 }
 
 void Units::kill(const std::string& name, Done callback) {
     auto message = bus::attempt([&] {
-        auto m = bus::make_call(*manager_, kManager, "KillUnit");
+        auto m = bus::make_call(*impl_->manager, kManager, "KillUnit");
         m << name << std::string("all") << std::int32_t{9};
         return m;
     });
@@ -227,18 +254,19 @@ void Units::kill(const std::string& name, Done callback) {
         return;
     }
     // "No main or control process to kill" is a unit whose processes have just gone: success too.
-    call(*manager_, *message, [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
-        if (!reply && !is_no_such_unit(reply.error()) &&
-            reply.error().message.find("NoSuchProcess") == std::string::npos) {
-            callback(fail(std::move(reply).error()));
-        } else {
-            callback({});
-        }
-    });
+    impl_->call(*impl_->manager, *message,
+                [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+                    if (!reply && !is_no_such_unit(reply.error()) &&
+                        reply.error().message.find("NoSuchProcess") == std::string::npos) {
+                        callback(fail(std::move(reply).error()));
+                    } else {
+                        callback({});
+                    }
+                });
 }
 
 void Units::reset_failed(const std::string& name, Done callback) {
-    call_with_name("ResetFailedUnit", name, {}, std::move(callback));
+    impl_->call_with_name("ResetFailedUnit", name, {}, std::move(callback));
 }
 
 namespace {
@@ -273,42 +301,44 @@ Result<UnitState> read_state(const std::string& name, Result<sdbus::MethodReply>
 } // namespace
 
 void Units::query(const std::string& name, std::function<void(Result<UnitState>)> callback) {
-    const std::uint64_t query = next_query_++;
+    const std::uint64_t query = impl_->next_query++;
     auto message = bus::attempt([&] {
-        auto& proxy = queries_[query] = bus::make_proxy(bus_.get(), kService, unit_path(name));
+        auto& proxy = impl_->queries[query] =
+            bus::make_proxy(impl_->bus.get(), kService, unit_path(name));
         auto m = bus::make_call(*proxy, kProperties, "GetAll");
         m << std::string(); // all interfaces: Unit and Service in one reply
         return m;
     });
     if (!message) {
-        queries_.erase(query);
+        impl_->queries.erase(query);
         callback(fail(std::move(message).error()));
         return;
     }
-    call(*queries_[query], *message,
-         [this, query, name, callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
-             bury(query);
-             callback(read_state(name, reply));
-         });
+    impl_->call(
+        *impl_->queries[query], *message,
+        [this, query, name, callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+            impl_->bury(query);
+            callback(read_state(name, reply));
+        });
 }
 
-void Units::bury(std::uint64_t query) {
-    buried_.push_back(query);
-    auto defer = event::Defer::create(loop_, [this] {
-        for (const std::uint64_t dead : buried_) {
-            queries_.erase(dead);
+void Units::Impl::bury(std::uint64_t query) {
+    buried.push_back(query);
+    auto defer = event::Defer::create(loop, [this] {
+        for (const std::uint64_t dead : buried) {
+            queries.erase(dead);
         }
-        buried_.clear();
+        buried.clear();
     });
     if (defer) {
-        burial_ = std::move(*defer);
+        burial = std::move(*defer);
     }
 }
 
 void Units::list(const std::string& pattern,
                  std::function<void(Result<std::vector<std::string>>)> callback) {
     auto message = bus::attempt([&] {
-        auto m = bus::make_call(*manager_, kManager, "ListUnitsByPatterns");
+        auto m = bus::make_call(*impl_->manager, kManager, "ListUnitsByPatterns");
         m << std::vector<std::string>{} << std::vector<std::string>{pattern};
         return m;
     });
@@ -316,34 +346,36 @@ void Units::list(const std::string& pattern,
         callback(fail(std::move(message).error()));
         return;
     }
-    call(*manager_, *message, [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
-        if (!reply) {
-            callback(fail(std::move(reply).error()));
-            return;
-        }
-        callback(bus::attempt([&] {
-            using Entry = sdbus::Struct<std::string, std::string, std::string, std::string,
-                                        std::string, std::string, sdbus::ObjectPath, std::uint32_t,
-                                        std::string, sdbus::ObjectPath>;
-            std::vector<Entry> entries;
-            *reply >> entries;
-            std::vector<std::string> names;
-            for (const Entry& entry : entries) {
-                names.push_back(std::get<0>(entry));
-            }
-            return names;
-        }));
-    });
+    impl_->call(*impl_->manager, *message,
+                [callback = std::move(callback)](Result<sdbus::MethodReply> reply) {
+                    if (!reply) {
+                        callback(fail(std::move(reply).error()));
+                        return;
+                    }
+                    callback(bus::attempt([&] {
+                        using Entry =
+                            sdbus::Struct<std::string, std::string, std::string, std::string,
+                                          std::string, std::string, sdbus::ObjectPath,
+                                          std::uint32_t, std::string, sdbus::ObjectPath>;
+                        std::vector<Entry> entries;
+                        *reply >> entries;
+                        std::vector<std::string> names;
+                        for (const Entry& entry : entries) {
+                            names.push_back(std::get<0>(entry));
+                        }
+                        return names;
+                    }));
+                });
 }
 
 Result<Units::Watch> Units::watch(const std::string& name, std::function<void()> changed) {
-    return bus::attempt([&] {
-        return bus::add_match(
-            bus_.get(),
+    return bus::attempt([&]() -> Watch {
+        return std::make_shared<sdbus::Slot>(bus::add_match(
+            impl_->bus.get(),
             fmt::format("type='signal',sender='{}',path='{}',interface='{}',member="
                         "'PropertiesChanged'",
                         kService, unit_path(name), kProperties),
-            [changed = std::move(changed)](sdbus::Message&) { bus::guarded(changed); });
+            [changed = std::move(changed)](sdbus::Message&) { bus::guarded(changed); }));
     });
 }
 

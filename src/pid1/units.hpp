@@ -5,16 +5,18 @@
 // for the bus (not for PID 1) to install a match. Callbacks come exactly once, also with an error
 // when PID 1 does not answer.
 
-#include "bus/connection.hpp"
-#include "event/sources.hpp"
+#include "event/loop.hpp"
 #include "pid1/property.hpp"
 #include "util/result.hpp"
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+namespace wd::bus {
+class Connection;
+}
 
 namespace wd::pid1 {
 
@@ -58,31 +60,16 @@ public:
               std::function<void(Result<std::vector<std::string>>)> callback);
 
     // Calls back (with no detail: query() tells) whenever properties of the unit change, for as
-    // long as the watch lives.
-    using Watch = sdbus::Slot;
+    // long as the watch lives. It must not be dropped from inside its own callback.
+    using Watch = std::shared_ptr<void>;
     Result<Watch> watch(const std::string& name, std::function<void()> changed);
 
+    ~Units();
+
 private:
-    Units(const event::Loop& loop, bus::Connection& bus);
-    void on_job_removed(const std::string& job, const std::string& result);
-    using Reply = std::function<void(Result<sdbus::MethodReply>)>;
-    void call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, Reply reply);
-    void call_with_name(const char* method, const std::string& name,
-                        const std::vector<std::string>& more, Done callback);
-
-    void bury(std::uint64_t query);
-
-    const event::Loop& loop_;
-    bus::Connection& bus_;
-    std::unique_ptr<sdbus::IProxy> manager_;
-    sdbus::Slot job_removed_;
-    std::map<std::string, Started> waiting_; // by job path
-    // A proxy must not be destroyed by the handler of its own reply, so queries that have been
-    // answered are dropped in the next iteration of the loop.
-    std::map<std::uint64_t, std::unique_ptr<sdbus::IProxy>> queries_;
-    std::vector<std::uint64_t> buried_;
-    std::uint64_t next_query_ = 0;
-    event::Defer burial_;
+    struct Impl; // keeps the D-Bus library's types out of here
+    explicit Units(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
 };
 
 // /org/freedesktop/systemd1/unit/…, sd_bus_path_encode(3)
