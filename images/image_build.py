@@ -466,13 +466,19 @@ class Builder:
         self.version = args.version
         self.target = self.images_dir / self.name / self.version
         self.child = None
-        self.percent = 0
+        self.percent = 0  # of the last report
         self.staging_made = False
 
     # Progress
 
     def report(self, percent, phase):
         print(f"{percent:3d}% {phase}", flush=True)
+        self.percent = percent
+        self.notify(percent, phase)
+
+    @staticmethod
+    def notify(percent, phase):
+        """The status of the unit; the last one outlives us and says how it ended."""
         address = os.environ.get("NOTIFY_SOCKET", "")
         if not address:
             return
@@ -590,7 +596,6 @@ class Builder:
         def on_line(line):
             for pattern, percent, phase in PHASES:
                 if percent > self.percent and pattern.match(line):
-                    self.percent = percent
                     self.report(percent, phase)
 
         sources = None if recipe.mirror else debian_sources(
@@ -709,6 +714,7 @@ def main():
         status, message = 1, f"{error}; see the lines above"
     builder.stop_child()
     builder.clean()
+    builder.notify(builder.percent, message)
     print(f"{PROGRAM}: {message}", file=sys.stderr, flush=True)
     return status
 
