@@ -148,6 +148,71 @@ std::string or_dash(std::string text) {
     return text.empty() ? "-" : text;
 }
 
+namespace {
+
+std::string scalar_text(const std::string& key, const Json& value) {
+    if (value.is_string()) {
+        return or_dash(printable(value.get<std::string>(), 1000));
+    }
+    if (value.is_number_unsigned() && key.ends_with("_bytes")) {
+        return size_or_dash(value.get<std::uint64_t>());
+    }
+    if (value.is_number_unsigned() && key.ends_with("_us")) {
+        return timestamp(value.get<std::uint64_t>());
+    }
+    if (value.is_number_float()) {
+        return fmt::format("{:.1f}", value.get<double>());
+    }
+    if (value.is_boolean()) {
+        return value.get<bool>() ? "yes" : "no";
+    }
+    return value.dump();
+}
+
+// "memory_bytes" -> "memory", "created_us" -> "created"
+std::string label_of(std::string key) {
+    for (const std::string_view suffix : {"_bytes", "_us"}) {
+        if (key.ends_with(suffix)) {
+            key.resize(key.size() - suffix.size());
+        }
+    }
+    return printable(key, 60);
+}
+
+} // namespace
+
+std::string fields_text(const Json& object) {
+    std::size_t columns = 0;
+    for (const auto& [key, value] : object.items()) {
+        columns = std::max(columns, label_of(key).size());
+    }
+    std::string out;
+    for (const auto& [key, value] : object.items()) {
+        std::vector<std::string> lines;
+        if (value.is_object()) {
+            for (const auto& [inner, text] : value.items()) {
+                lines.push_back(printable(inner, 200) + "=" + scalar_text(inner, text));
+            }
+        } else if (value.is_array()) {
+            for (const Json& element : value) {
+                lines.push_back(scalar_text("", element));
+            }
+        } else {
+            lines.push_back(scalar_text(key, value));
+        }
+        if (lines.empty()) {
+            lines.emplace_back("-");
+        }
+        std::string label = label_of(key) + ":";
+        for (const std::string& line : lines) {
+            label.resize(columns + 3, ' ');
+            out += label + line + "\n";
+            label.clear();
+        }
+    }
+    return out;
+}
+
 std::string TerminalFilter::feed(std::string_view bytes) {
     kept_ += bytes;
     // At most 3 bytes at the end may be the start of a sequence that is not whole yet.

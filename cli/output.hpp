@@ -57,6 +57,9 @@ std::string timestamp(std::uint64_t us);
 std::string size_or_dash(std::uint64_t bytes);
 std::string or_dash(std::string text);
 
+// "key:  value" lines of an object: sizes and times readable, lists and dictionaries indented.
+std::string fields_text(const Json& object);
+
 // Makes what a guest wrote safe for a terminal: control characters are shown, not obeyed. Keeps an
 // unfinished UTF-8 sequence back until it is whole.
 class TerminalFilter {
