@@ -47,15 +47,17 @@ try() {
 # add_results COMMAND…: adds up "N N N" (passed, failed, skipped) as printed by tests/suites/results;
 # what it cannot read is a failure.
 add_results() {
-    local line
-    line=$("$WD_TOP/tests/suites/results" "$@" | tee /dev/stderr | tail -n1) || true
+    local out line
+    out=$("$WD_TOP/tests/suites/results" "$@" 2>&1) || true
+    line=${out##*$'\n'}
+    printf '%s\n' "${out%"$line"}"
     if [[ $line =~ ^([0-9]+)\ ([0-9]+)\ ([0-9]+)$ ]]; then
         add "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[3]}"
     else
-        echo "FAIL no results from: $*"
+        echo "FAIL no results from: $* ($line)"
         add 0 1 0
     fi
-} 2>&1
+}
 
 # The last line; the exit status says whether all is well.
 finish() {

@@ -116,6 +116,14 @@ image_seed() {
     kept=$WD_CACHE/images/$name-$hash
     [[ -d $kept ]] || return 1
     version=$(ls -- "$kept")
+    if [[ $TARGET == testvm ]]; then
+        target_tool push "$kept/$version" "$images/.build-seed"
+        # shellcheck disable=SC2016  # for the shell in there
+        target_run bash -euc 'mkdir -p "$0/$1"; mv -T "$0/.build-seed/$2" "$0/$1/$2"
+            rmdir "$0/.build-seed"' "$images" "$name" "$version" </dev/null
+        note "image-$name" "$hash"
+        return
+    fi
     # shellcheck disable=SC2016  # for the shell in there
     tar -C "$kept" -Scf - -- "$version" |
         target_run bash -euc 'mkdir -p "$0/$1"; rm -rf "$0/.build-seed"; mkdir "$0/.build-seed"

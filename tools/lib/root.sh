@@ -53,7 +53,7 @@ cached_build() {
 # is a function, called with the path at the end; HOOK_early, if there is one, before the packages
 # are installed. The package lists stay in it.
 debootstrap_root() {
-    local packages=$1 hook=$2 dest=$3 early=: sources settings log
+    local packages=$1 hook=$2 dest=$3 early=true sources settings log
     need_pkgs mmdebstrap
     sources=$(apt_sources)
     [[ -n $sources ]] || die "found no Debian source in /etc/apt (need one that has $WD_SUITE)"
