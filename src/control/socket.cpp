@@ -132,10 +132,10 @@ Result<Fd> connect_to(const std::string& path) {
     if (!fd) {
         return fd;
     }
-    // A Launch with a large environment must fit into the queue as one packet: twice, since the
-    // kernel counts its own overhead too (socket(7)).
-    const int size = 2 * static_cast<int>(kMaxMessage);
-    (void)::setsockopt(fd->get(), SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
+    // A Launch with a large environment must fit into the queue as one packet. The kernel doubles
+    // the value for its own overhead (socket(7)), and its usual wmem_max of 208 KiB allows it.
+    const int size = static_cast<int>(kMaxMessage);
+    (void)::setsockopt(fd->get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     if (::connect(fd->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address) < 0) {
         return fail_errno(errno, fmt::format("connect to {}", path), ErrorCode::unreachable);
     }

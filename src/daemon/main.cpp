@@ -8,6 +8,7 @@
 #include "sandbox/manager.hpp"
 #include "util/log.hpp"
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 

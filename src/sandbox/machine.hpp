@@ -9,6 +9,7 @@
 #include "control/message.hpp"
 #include "event/sources.hpp"
 #include "pid1/units.hpp"
+#include "util/fd.hpp"
 
 #include <filesystem>
 #include <functional>
