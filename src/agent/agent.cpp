@@ -38,8 +38,10 @@ Agent::ChildSignals::ChildSignals(Poller& poller, Fd fd) {
 }
 
 bool Agent::ChildSignals::take() {
+    // What is read here has perhaps not been reported yet, and then never will be.
     signalfd_siginfo info[8];
     while (::read(fd_.get(), info, sizeof info) > 0) {
+        arrived_ = true;
     }
     return std::exchange(arrived_, false);
 }

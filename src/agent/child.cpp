@@ -28,9 +28,6 @@ Outcome<void> become_ordinary() {
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     ::umask(022);
     ::setpriority(PRIO_PROCESS, 0, 0);
-    // systemd's defaults: programs that use select(2) break above 1024.
-    const rlimit files{.rlim_cur = 1024, .rlim_max = 524288};
-    ::setrlimit(RLIMIT_NOFILE, &files);
     // Else the OOM killer would spare it, and take another.
     return write_control("/proc/self/oom_score_adj", "0");
 }
@@ -75,6 +72,13 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
     }
     out.push_back(nullptr);
     return out;
+}
+
+// systemd's defaults: programs that use select(2) break above 1024. Not before everything is open:
+// until exec the descriptors of pid 1 are here too.
+void limit_files() {
+    const rlimit files{.rlim_cur = 1024, .rlim_max = 524288};
+    ::setrlimit(RLIMIT_NOFILE, &files);
 }
 
 // Returns only when it failed.
@@ -133,6 +137,7 @@ wire::Failure prepare_and_execute(const ChildPlan& plan) {
     if (auto done = enter_folder(plan.request.cwd); !done) {
         return done.error();
     }
+    limit_files();
     return execute(plan.request, merge_environment(*user, plan.setup_env, plan.request.env));
 }
 

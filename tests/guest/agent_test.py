@@ -65,6 +65,10 @@ class GuestCase(unittest.TestCase):
         self.assertEqual(channel.status, (EXITED, 0), channel.err)
         return channel.out.decode().strip()
 
+    def agent_rss_kib(self):
+        # Not /proc/1/status: its counters lag behind by up to 64 pages a thread (SPLIT_RSS).
+        return int(re.search(r"Rss:\s+(\d+)", self.out("cat /proc/1/smaps_rollup")).group(1))
+
     def count(self, pattern):
         """Processes whose command line matches, by what /proc says."""
         script = ("import os,re\nn=0\nfor p in os.listdir('/proc'):\n if p.isdigit():\n  try:"
@@ -166,7 +170,9 @@ class Basics(GuestCase):
         self.assertEqual(self.out("getent hosts box"), "127.0.1.1       box")
         self.assertEqual(self.out("cat /etc/machine-id"), "0123456789abcdef" * 2)
         self.assertEqual(self.out("cat /proc/1/comm"), "init")
-        self.assertLess(abs(float(self.out("date +%s.%N")) - time.time()), 0.5)
+        before = time.time()
+        seen = float(self.out("date +%s.%N"))
+        self.assertTrue(before - 0.1 < seen < time.time() + 0.1, (before, seen, time.time()))
         self.out("ls /dev/fd/0 /dev/pts/ptmx; test -c /dev/null; test -w /dev/shm;"
                  "grep -q cgroup2 /proc/mounts; test -d /run; ip addr show lo | grep -q 127.0.0.1;"
                  "echo x | tee /dev/stderr; mkdir /tmp/d; rmdir /tmp/d")
@@ -179,8 +185,7 @@ class Basics(GuestCase):
                          "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000")
 
     def test_agent_memory(self):
-        status = self.out("cat /proc/1/status")
-        rss = int(re.search(r"VmRSS:\s+(\d+)", status).group(1))
+        rss = self.agent_rss_kib()
         print(f"\n  agent RSS {rss} KiB", file=sys.stderr)
         self.assertLess(rss, 2048)
 
@@ -266,8 +271,7 @@ class Streams(GuestCase):
         self.assertEqual(self.vm.sh("echo hi").out, b"hi\n")
         self.assertLess(time.monotonic() - begin, 3)
         self.assertLess(max(self.vm.ping() for _ in range(5)), 1)
-        status = self.out("grep VmRSS /proc/1/status")
-        self.assertLess(int(status.split()[1]), 2048)
+        self.assertLess(self.agent_rss_kib(), 2048)
         for channel in (stalled, bulk):
             self.vm.send(frame(channel.id, CLOSE))
             self.vm.until(lambda: channel.over)
@@ -276,7 +280,7 @@ class Streams(GuestCase):
     def test_violations_close_only_their_channel(self):
         other = self.vm.open(["sleep", "300"])
         self.vm.until(lambda: other.pid)
-        for bad in (lambda c: frame(c.id, DATA, IN, b"x" * 60000) * 5,
+        for bad in (lambda c: frame(c.id, DATA, IN, b"x" * 60000) * 12,
                     lambda c: frame(c.id, CREDIT, OUT, struct.pack("<I", WINDOW + 1)),
                     lambda c: frame(c.id, CREDIT, OUT, b""),
                     lambda c: frame(c.id, CREDIT, 9, struct.pack("<I", 1)),
@@ -285,6 +289,7 @@ class Streams(GuestCase):
                     lambda c: frame(c.id, 0x17, 0, b"")):
             channel = self.vm.open(["sleep", "300"], grant=False)
             self.vm.until(lambda: channel.pid)
+            channel.in_credit = -1 << 30  # what bad() sends is not counted
             self.vm.send(bad(channel))
             self.assertEqual(channel.wait(), (SIGNALED, signal.SIGHUP))
         self.assertFalse(other.over)
@@ -304,7 +309,7 @@ class Streams(GuestCase):
     def test_too_many(self):
         channels = [self.vm.open(["sleep", "600"]) for _ in range(256)]
         self.vm.until(lambda: all(c.pid or c.over for c in channels), 180)
-        self.assertTrue(all(c.pid for c in channels))
+        self.assertEqual([str(c.failure) for c in channels if c.failure], [])
         with self.assertRaises(Failure) as caught:
             self.vm.sh("true")
         self.assertEqual(caught.exception.kind, "limit")
