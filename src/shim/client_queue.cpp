@@ -51,9 +51,10 @@ void ClientQueue::clear() {
     last_.reset();
 }
 
-void ClientQueue::control(wire::FrameType type, std::span<const std::byte> payload) {
+void ClientQueue::control(wire::FrameType type, std::span<const std::byte> payload,
+                          std::uint8_t flag) {
     std::vector<std::byte> frame;
-    wire::append_frame(frame, {.type = type, .payload = payload});
+    wire::append_frame(frame, {.type = type, .flag = flag, .payload = payload});
     first_.append(frame);
 }
 

@@ -17,7 +17,7 @@ namespace wd::shim {
 
 class ClientQueue {
 public:
-    void control(wire::FrameType type, std::span<const std::byte> payload);
+    void control(wire::FrameType type, std::span<const std::byte> payload, std::uint8_t flag = 0);
     void credit(std::uint32_t bytes); // of Stream::in
     // Writes a large payload to `fd` at once if nothing waits, without copying what fits.
     void data(int fd, wire::Stream stream, std::span<const std::byte> payload);

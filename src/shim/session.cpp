@@ -234,6 +234,15 @@ void Session::on_agent_frame(const wire::Frame& frame) {
 }
 
 bool Session::relay_agent_data(const wire::Frame& frame) {
+    if (frame.type == FrameType::eof && is_input(frame.flag)) {
+        if (std::exchange(in_unread_, true) || !frame.payload.empty()) {
+            return false;
+        }
+        if (!deaf_) {
+            queue_.control(FrameType::eof, {}, frame.flag);
+        }
+        return true;
+    }
     const auto index = output_index(frame.flag);
     if (!index || out_ended_[*index]) {
         return false;

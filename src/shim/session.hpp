@@ -75,6 +75,7 @@ private:
     ClientQueue queue_;
     bool opened_ = false;    // the agent has said so
     bool deaf_ = false;      // the client takes no more output
+    bool in_unread_ = false; // the agent has said that nobody reads stdin any more
     bool in_ended_ = false;  // eof of stdin has been relayed
     bool out_ended_[2] = {}; // of stdout, stderr
     wire::CreditAccount in_credit_;

@@ -51,7 +51,8 @@ enum class FrameType : std::uint8_t {
     opened = 0x11,      // from the agent: Opened
     open_failed = 0x12, // from the agent: Failure; the channel is gone
     data = 0x13,        // flag Stream; against credit
-    eof = 0x14,         // flag Stream; after the last data of that stream
+    eof = 0x14,         // flag Stream; after the last data. From the agent also for stdin, once:
+                        // nobody reads it any more
     credit = 0x15,      // flag Stream; u32 bytes granted
     signal = 0x16,      // to the agent: u8 signal number, for the process group
     exit = 0x17,        // from the agent: Exit; the channel is gone

@@ -393,6 +393,17 @@ class Sessions(ShimTest):
         theirs.close()
         self.assertIn(b"not a file", FrameStream(ours).expect(ERROR).payload)
 
+    def test_nobody_reads_stdin(self):
+        self.run_guest("""
+            channel, _ = accept()
+            agent.send(channel, EOF, IN)
+            agent.send(channel, EXIT, payload=fields(0, 0, 0, 0))
+            forever()""")
+        session = self.shim.session()
+        session.expect(OPENED)
+        self.assertEqual(session.expect(EOF).flag, IN)
+        session.expect(EXIT)
+
     def test_open_failed(self):
         self.run_guest("""
             piece = agent.expect(OPEN)
