@@ -148,7 +148,7 @@ void Exec::on_data(std::span<const std::byte> data) {
         return;
     }
     if (!in_) {
-        return; // nobody reads it; the client was told
+        return; // nobody reads it; without new grants the client stops by itself
     }
     if (in_queue_.empty()) {
         const ssize_t n = ::write(in_.get(), data.data(), data.size());
@@ -156,7 +156,7 @@ void Exec::on_data(std::span<const std::byte> data) {
             count_in(static_cast<std::size_t>(n));
             data = data.subspan(static_cast<std::size_t>(n));
         } else if (errno == EPIPE) {
-            stop_in(true);
+            stop_in();
             return;
         }
     }
@@ -165,7 +165,7 @@ void Exec::on_data(std::span<const std::byte> data) {
 
 void Exec::on_in(std::uint32_t events) {
     if ((events & EPOLLERR) != 0) { // the last reader is gone
-        stop_in(true);
+        stop_in();
     } else {
         write_in();
     }
@@ -177,7 +177,7 @@ void Exec::write_in() {
             ::write(in_.get(), in_queue_.data() + in_sent_, in_queue_.size() - in_sent_);
         if (n < 0) {
             if (errno == EPIPE) {
-                stop_in(true);
+                stop_in();
             }
             return;
         }
@@ -198,16 +198,10 @@ void Exec::count_in(std::size_t bytes) {
     }
 }
 
-void Exec::stop_in(bool tell) {
-    if (!in_) {
-        return;
-    }
+void Exec::stop_in() {
     in_.reset();
     in_queue_ = {};
     in_sent_ = 0;
-    if (tell && !in_eof_ && phase_ == Phase::running) {
-        send(FrameType::eof, static_cast<std::uint8_t>(Stream::in), {});
-    }
 }
 
 void Exec::on_credit(const wire::Frame& frame) {
@@ -236,7 +230,7 @@ void Exec::violation(const char* what) {
 }
 
 void Exec::detach() {
-    stop_in(false);
+    stop_in();
     drop_output();
     finish_if_drained();
 }
@@ -286,8 +280,6 @@ void Exec::opened() {
     send(FrameType::opened, 0, wire::encode(wire::Opened{static_cast<std::uint64_t>(pid_)}));
     if (in_) {
         grant_in(wire::kWindow);
-    } else {
-        send(FrameType::eof, static_cast<std::uint8_t>(Stream::in), {});
     }
     for (int signal = 1; signal <= 64 && early_signals_ != 0; ++signal) {
         if ((early_signals_ >> (signal - 1) & 1) != 0 && pid_ > 0) {
@@ -311,7 +303,7 @@ void Exec::on_reaped(int status) {
         return;
     }
     phase_ = Phase::ended;
-    stop_in(false);
+    stop_in();
     if (ending_ == Ending::timeout && cgroup_.populated()) {
         // None may be left behind, so the end waits for all of them.
         auto events = cgroup_.open_events();

@@ -99,7 +99,7 @@ private:
     void write_in();
     void count_in(std::size_t bytes);
     void grant_in(std::uint32_t bytes);
-    void stop_in(bool tell);
+    void stop_in();
     bool produce_from(wire::Stream stream, Output& output);
     void end_output(wire::Stream stream, Output& output);
     void drop_output();

@@ -21,6 +21,8 @@ void ExecTable::on_frame(const wire::Frame& frame) {
         on_open(frame);
     } else if (Exec* const exec = find(frame.channel)) {
         exec->on_frame(frame);
+    } else if (frame.type == FrameType::close || frame.type == FrameType::detach) {
+        std::erase_if(openings_, [&](const Opening& o) { return o.channel == frame.channel; });
     }
     // Else it crossed our exit frame on the way.
 }

@@ -21,7 +21,7 @@ import time
 import unittest
 
 from agentvm import (CLOSE, CREDIT, DATA, DETACH, ERR, EXITED, EXIT, IN, OPEN, OUT, PONG, SIGNALED, TIMEOUT,
-                     WINDOW, Channel, Failure, Vm, frame)
+                     WINDOW, Channel, Failure, Late, Vm, exec_request, frame)
 
 ARGS = None
 
@@ -158,6 +158,13 @@ class Basics(GuestCase):
         channel = self.vm.run(["sh", "-c", "echo $#", "sh"] + ["w"] * 100000)
         self.assertEqual(channel.out, b"100000\n")
 
+    def test_a_request_given_up_half_way(self):
+        self.vm.send(frame(8888, OPEN, 1, b"x" * 100) + frame(8888, CLOSE))
+        channel = Channel(self.vm, 8888)
+        self.vm.channels[8888] = channel
+        self.vm.send(frame(8888, OPEN, 0, exec_request(["echo", "hi"])))
+        self.assertEqual(channel.wait(), (EXITED, 0))
+
     def test_a_malformed_request(self):
         channel = Channel(self.vm, 9999)
         self.vm.channels[9999] = channel
@@ -208,11 +215,10 @@ class Streams(GuestCase):
         self.assertEqual(channel.out, b"hi\n")
 
     def test_nobody_reads_stdin(self):
-        channel = self.vm.open(["sh", "-c", "exec <&-; read x < /dev/zero; sleep 300"])
-        self.vm.until(lambda: channel.pid)
-        sent = channel.send_input(b"y\n" * (4 << 20), timeout=20)
-        self.assertLess(sent, 8 << 20)
-        self.assertTrue(channel.ended[IN])
+        channel = self.vm.open(["sh", "-c", "exec <&-; echo up; sleep 300"])
+        self.vm.until(lambda: b"up" in channel.out)
+        with self.assertRaises(Late):  # it is dropped, and nothing more is granted
+            channel.send_input(b"y\n" * (4 << 20), timeout=3)
         channel.kill(signal.SIGKILL)
         self.assertEqual(channel.wait(), (SIGNALED, 9))
         channel = self.vm.run(["head", "-c", "5"], stdin=b"x" * (4 << 20))
@@ -515,10 +521,12 @@ class Life(unittest.TestCase):
         self.assertEqual(self.vm.sh("echo hi").out, b"hi\n")
 
     def test_disks_that_are_no_file_system(self):
-        for content, words in ((b"\0" * (1 << 20), "no ext4"), (b"", "")):
+        with open(ARGS.root, "rb") as file:
+            beginning = file.read(64 << 20)
+        for content, words in ((b"\0" * (1 << 20), "no ext4"), (beginning, "smaller than")):
             path = os.path.join(self.folder.name, "bad.raw")
             with open(path, "wb") as file:
-                file.write(content or open(ARGS.root, "rb").read(64 << 20))
+                file.write(content)
             self.boot(disk=path, setup=False)
             with self.assertRaises(Failure) as caught:
                 self.vm.setup()
