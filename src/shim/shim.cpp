@@ -45,6 +45,7 @@ Result<std::unique_ptr<Shim>> Shim::create(event::Loop& loop, Fd listener, uid_t
     }
     shim->terminate_ = std::move(*terminate);
     shim->interrupt_ = std::move(*interrupt);
+    // The one that must arrive, and nothing waits for us yet.
     (void)::sd_notify(0, "READY=1");
     shim->set_status("waiting for a launch");
     return shim;
@@ -102,7 +103,7 @@ void Shim::on_launch(control::Launch launch, std::vector<Fd> fds) {
 
 void Shim::stop(std::chrono::milliseconds deadline) {
     if (vm_) {
-        (void)::sd_notify(0, "STOPPING=1");
+        (void)notifier_.send("STOPPING=1");
         vm_->stop(deadline);
     } else if (!ended_) {
         on_ended({.end = {.reason = model::EndReason::stopped,
@@ -153,8 +154,9 @@ void Shim::notify_status() {
     if (text == notified_) {
         return;
     }
-    notified_ = std::move(text);
-    (void)::sd_notifyf(0, "STATUS=%s", notified_.c_str());
+    if (notifier_.send("STATUS=" + text)) {
+        notified_ = std::move(text);
+    }
     auto timer = event::Timer::create(loop_, kStatusInterval, [this] {
         status_timer_.reset();
         notify_status();

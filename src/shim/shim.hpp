@@ -5,6 +5,7 @@
 #include "control/message.hpp"
 #include "event/sources.hpp"
 #include "shim/control_server.hpp"
+#include "shim/notifier.hpp"
 #include "shim/session_table.hpp"
 #include "shim/vm.hpp"
 
@@ -34,6 +35,7 @@ private:
     void notify_status();
 
     event::Loop& loop_;
+    Notifier notifier_;
     SessionTable sessions_;
     std::unique_ptr<ControlServer> control_;
     std::unique_ptr<Vm> vm_;

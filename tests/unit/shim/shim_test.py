@@ -488,6 +488,22 @@ class Sessions(ShimTest):
                 self.assertEqual(number(parse_fields(got.payload), 1), 3)
         other.expect(EXIT)
 
+    def test_service_manager_that_does_not_read(self):
+        self.run_guest("""
+            while True:
+                channel, _ = accept()
+                agent.send(channel, EXIT, payload=fields(0, 0, 0, 0))""")
+        # The queue of a datagram socket holds about ten messages (net.unix.max_dgram_qlen).
+        filler = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        filler.setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            for _ in range(10000):
+                filler.sendto(b"X=1", os.path.join(self.shim.folder.name, "notify"))
+        filler.close()
+        for _ in range(3):
+            self.assertEqual(Exec(self.shim.session()).run(timeout=10).type, EXIT)
+            time.sleep(1.1)
+
     def test_too_many_sessions(self):
         self.run_guest("""
             while True:
