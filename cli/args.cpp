@@ -179,6 +179,7 @@ Result<bool> Args::parse(std::vector<std::string> words) {
         guest_argv_->assign(words.begin() + static_cast<std::ptrdiff_t>(end + (dashes ? 1 : 0)),
                             words.end());
         words.resize(end);
+        std::erase(words, "--"); // one before the first positional ends nothing
     }
     std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
     try {
@@ -229,7 +230,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     std::size_t best_distance = 3; // two typing errors
     for (const std::string& candidate : candidates) {
         const std::size_t far = word.size() > 40 ? best_distance : distance(word, candidate);
-        if (far < best_distance && far * 2 < candidate.size()) {
+        if (far < best_distance && far * 2 <= candidate.size()) {
             best = &candidate;
             best_distance = far;
         }

@@ -204,7 +204,7 @@ private:
 };
 
 constexpr std::string_view kStartIt =
-    "start it with: systemctl start workdird; see why it is not running with: "
+    "start it with: systemctl start workdird; see why it does not run with: "
     "systemctl status workdird";
 
 bool is_absence(std::string_view name) {
@@ -222,8 +222,11 @@ Error explain(const sd_bus_error& raw, const char* destination) {
         return error;
     }
     if (is_absence(name)) {
+        // What the bus says of a name without owner adds nothing; of a failed start it does.
+        const bool bare = name.ends_with(".ServiceUnknown") || name.ends_with(".NameHasNoOwner");
         return Error{ErrorCode::unreachable, error.errnum,
-                     fmt::format("workdird is not running ({}); {}", text, kStartIt)};
+                     fmt::format("workdird is not running{}; {}",
+                                 bare ? "" : fmt::format(" ({})", text), kStartIt)};
     }
     if (name == "org.freedesktop.DBus.Error.NoReply" ||
         name == "org.freedesktop.DBus.Error.Disconnected") {

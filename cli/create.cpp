@@ -93,8 +93,8 @@ Result<int> run_create(const Words& words) {
         return fail(std::move(bus).error());
     }
     Progress progress;
+    const std::string token = new_machine_id(); // any text that is ours alone
     if (progress.active()) {
-        const std::string token = new_machine_id();
         options->add("token", token);
         progress.show("creating a sandbox");
         auto subscribed = bus->on_direct_signal("CreateProgress", [&](const Signal& signal) {

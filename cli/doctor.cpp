@@ -6,6 +6,8 @@
 #include "cli/verbs.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include <fmt/format.h>

@@ -24,6 +24,7 @@ struct Request {
     std::optional<std::string> cwd, user, timeout;
     std::vector<std::string> env, env_files;
     bool json = false;
+    std::chrono::milliseconds limit{0};
 };
 
 std::string_view name_of(SessionEnd::Reason reason) {
@@ -106,11 +107,7 @@ Result<Fd> open_session(const Request& request) {
         options.add("user", *request.user);
     }
     if (request.timeout) {
-        auto limit = parse_duration(*request.timeout);
-        if (!limit) {
-            return fail(std::move(limit).error().context("--timeout"));
-        }
-        options.add("timeout_ms", static_cast<std::uint64_t>(limit->count()));
+        options.add("timeout_ms", static_cast<std::uint64_t>(request.limit.count()));
     }
     if (!request.env.empty() || !request.env_files.empty()) {
         auto env = parse_env(request.env, request.env_files);
@@ -143,8 +140,8 @@ Result<Fd> open_session(const Request& request) {
 void explain(const Request& request, const SessionEnd& end) {
     switch (end.reason) {
     case SessionEnd::Reason::timeout:
-        note(fmt::format("the command was ended after its timeout of {}",
-                         request.timeout.value_or("?")));
+        note(fmt::format("the command was ended after its timeout of {} s",
+                         static_cast<double>(request.limit.count()) / 1000));
         break;
     case SessionEnd::Reason::error:
         note(end.failure.message.empty() ? "the command could not be run" : end.failure.message);
@@ -194,6 +191,13 @@ Result<int> run_exec(const Words& words) {
         return own_failure(Error{ErrorCode::invalid_argument, 0,
                                  "which command? usage: wd exec ID [OPTIONS] -- COMMAND..."},
                            request.json);
+    }
+    if (request.timeout) {
+        auto limit = parse_duration(*request.timeout);
+        if (!limit) {
+            return own_failure(std::move(limit).error().context("--timeout"), request.json);
+        }
+        request.limit = *limit;
     }
     const auto start = std::chrono::steady_clock::now();
     // Until the session is there, ^C just ends wd.

@@ -278,7 +278,9 @@ void Session::sink_broke(const Output& output) {
     if (output.sink.error() == EPIPE || output.sink.error() == ECONNRESET) {
         end(SessionEnd::Reason::broken_pipe);
     } else {
-        fail(std::string("write the command's output: ") + std::strerror(output.sink.error()));
+        fail(std::string("write the command's ") +
+             (output.stream == Stream::out ? "stdout: " : "stderr: ") +
+             std::strerror(output.sink.error()));
     }
     const auto look = [&] {
         while (const auto frame = reader_.next()) {
