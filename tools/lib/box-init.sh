@@ -5,7 +5,7 @@
 #   BOX_DIR       state directory of the box, host side
 #   BOX_ROOT      directory to use as root; with BOX_OVERLAY only its read-only lower layer
 #   BOX_OVERLAY   directory with upper/ and work/ (empty: BOX_ROOT itself is written to)
-#   BOX_BINDS     lines "MODE SOURCE TARGET", MODE ro or rw: bound into the root
+#   BOX_BINDS     lines MODE, SOURCE, TARGET with tabs between, MODE ro or rw: bound into the root
 #   BOX_HOSTNAME  host name
 #   BOX_GATE      fd to wait on
 #   BOX_DEVICES   host device nodes that it gets too, if they exist
@@ -88,7 +88,7 @@ else
     mount -o remount,ro,nosuid,nodev,noexec,mode=755 "$R/sys/fs/cgroup"
 fi
 
-while read -r mode from to; do
+while IFS=$'\t' read -r mode from to; do
     [[ -n $mode ]] || continue
     if [[ -d $from ]]; then
         mkdir -p -- "$R$to"

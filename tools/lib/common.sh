@@ -186,11 +186,9 @@ apt_host() { DEBIAN_FRONTEND=noninteractive apt-get -y -o DPkg::Lock::Timeout=30
 pkg_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
 # Package lists: fetched when there are none or they are older than a day.
-# shellcheck disable=SC2016  # the dollars are apt's
 refresh_host_lists() {
-    if [[ -n $(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -mmin -1440 2>/dev/null) ||
-        -n $(find "$WD_CACHE/host-lists" -mmin -1440 2>/dev/null) ]] &&
-        [[ -n $(apt-get indextargets --format '$(ORIGIN)' 2>/dev/null) ]]; then
+    if [[ -n $(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -print -quit 2>/dev/null) &&
+        -n $(find /var/lib/apt/lists "$WD_CACHE/host-lists" -maxdepth 0 -mmin -1440 2>/dev/null) ]]; then
         return 0
     fi
     # apt-get update exits 0 on a failed fetch unless told otherwise.
@@ -203,10 +201,12 @@ refresh_host_lists() {
 # need_pkgs PACKAGE…: installs on this machine what is missing.
 need_pkgs() {
     local p missing=()
+    need_debian
+    # One question for all is much faster, and mostly all that is needed.
+    [[ $(dpkg-query -W -f='${db:Status-Status}\n' "$@" 2>/dev/null | grep -cx installed) != "$#" ]] || return 0
     for p in "$@"; do pkg_installed "$p" || missing+=("$p"); done
     ((${#missing[@]})) || return 0
     need_root
-    need_debian
     info "installing on this machine: ${missing[*]}"
     refresh_host_lists
     quiet apt_host install --no-install-recommends "${missing[@]}" ||

@@ -5,9 +5,24 @@
 # whatever else a caller builds under the same scheme.
 
 # The machine's Debian sources, as one-line entries for the suite we want. apt itself is asked,
-# so any format and place of the sources will do.
+# so any format and place of the sources will do; the answer is kept as long as they stay the same.
 apt_sources() {
-    refresh_host_lists
+    local kept
+    kept=$WD_CACHE/apt-sources-$({
+        echo "$WD_SUITE"
+        find /etc/apt/sources.list /etc/apt/sources.list.d -type f -printf '%p %T@\n' 2>/dev/null | sort
+        declare -f ask_apt_for_sources
+    } | hash_stdin)
+    if [[ ! -s $kept ]]; then
+        refresh_host_lists
+        mkdir -p -- "$WD_CACHE"
+        ask_apt_for_sources >"$kept.$$"
+        mv -- "$kept.$$" "$kept"
+    fi
+    cat -- "$kept"
+}
+
+ask_apt_for_sources() {
     # shellcheck disable=SC2016  # the dollars are apt's
     apt-get indextargets --format '$(CREATED_BY)|$(LABEL)|$(CODENAME)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)' |
         awk -F'|' -v suite="$WD_SUITE" '
