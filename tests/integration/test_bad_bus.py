@@ -18,6 +18,7 @@ WILD_IDS = ["", " ", "sb-", "sb-short", "sb-AAAAAAAAAA", "sb-0000000000", "SB-aa
             "ünïcödé", "☕" * 100, "%s%n", "$(id)", "sb-aaaaaaaaaa.service", "*", "workdird"]
 INVALID = "dev.workdir1.Error.InvalidArgument"
 NOT_FOUND = "dev.workdir1.Error.NotFound"
+LIMIT = "dev.workdir1.Error.Limit"
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,6 @@ def test_too_many_labels():
     {"env": ("as", [""])},
     {"env": ("as", [f"V{n}=" + "x" * 100 for n in range(20000)])},
     {"env": ("as", ["BIG=" + "x" * (4 << 20)])},
-    {"token": ("s", "")},
     {"token": ("s", "t" * 65)},
     {"token": ("u", 1)},
 ], ids=lambda o: "-".join(o) + "-" + next(iter(o.values()))[0])
@@ -134,8 +134,7 @@ def test_past_every_cap_without_overflow(bus):
                     {"cpus": ("u", (1 << 32) - 1)}):
         with pytest.raises(BusError) as failure:
             bus.manager("Create", "a{sv}", options)
-        assert failure.value.name in ("dev.workdir1.Error.Limit", "dev.workdir1.Error.DiskFull",
-                                      INVALID), failure.value
+        assert failure.value.name in (LIMIT, INVALID), failure.value
 
 
 def test_wrong_signatures(bus):
@@ -201,7 +200,7 @@ def test_wrong_arguments_of_exec(bus, sandbox, argv, options):
     try:
         session = open_exec(bus, sandbox, argv, **options)
     except BusError as failure:
-        assert failure.name == INVALID, failure
+        assert failure.name in (INVALID, LIMIT), failure
         assert len(failure.message) < 1000
     else:
         with session:

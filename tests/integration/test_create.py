@@ -9,6 +9,7 @@ import time
 import pytest
 
 from support import host, leaks
+from support.bus import ROOT, Bus
 from support.process import eventually, finish, must, run, started, wd, wd_fails, wd_ok
 from support.sandbox import create, listed, tiny
 
@@ -138,6 +139,15 @@ def test_killed_client_leaves_nothing(target, milliseconds):
         client.send_signal(signal.SIGKILL)
         client.wait()
     eventually(lambda: not leaks.left_over(before), 60, "nothing left of the create")
+
+
+def test_client_that_leaves_before_anything_began_leaves_nothing(target):
+    before = leaks.snapshot()
+    for _ in range(10):
+        with Bus() as bus:
+            bus.send(ROOT, "Manager", "Create", "a{sv}", {"memory": ("t", 128 << 20)})
+    time.sleep(1)  # the calls are on their way; when the last is carried out nobody can know
+    eventually(lambda: not leaks.left_over(before), 60, "nothing left of the creates")
 
 
 def test_interrupted_client_leaves_nothing_and_says_so(target):

@@ -103,14 +103,6 @@ def test_nor_over_the_bus_by_its_path(alices, user, method, args):
     assert alices.state == "running"
 
 
-def test_an_unknown_id_and_anothers_look_alike(alices):
-    """Ids of others are not to be found out by asking."""
-    theirs = wd_as(EVE, "inspect", alices.id)
-    nobodys = wd_as(EVE, "inspect", "sb-aaaaaaaaaa")
-    assert theirs.rc == nobodys.rc
-    assert theirs.error.replace(alices.id, "X") == nobodys.error.replace("sb-aaaaaaaaaa", "X")
-
-
 def test_ls_does_not_show_those_of_others(alices):
     assert alices.id not in wd_as(BOB, "ls").text
     every = wd_as(BOB, "ls", "--all")

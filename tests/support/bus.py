@@ -129,9 +129,8 @@ class Bus:
     def __exit__(self, *_):
         self.close()
 
-    def call(self, path, interface, method, signature="", *values, timeout=120):
-        """Calls a method of workdird: its one result, or the list of several."""
-        message, reply, error = _message_p(), _message_p(), _Error()
+    def _message(self, path, interface, method, signature, values):
+        message = _message_p()
         _check(_lib.sd_bus_message_new_method_call(
             self._bus, ctypes.byref(message), NAME.encode(), path.encode(),
             f"{NAME}.{interface}".encode(), method.encode()), "new call")
@@ -139,6 +138,19 @@ class Bus:
         for value in values:
             kind, rest = _split(rest)
             _append(message, kind, value)
+        return message
+
+    def send(self, path, interface, method, signature="", *values):
+        """Calls a method and does not wait for the answer."""
+        message = self._message(path, interface, method, signature, values)
+        cookie = ctypes.c_uint64()
+        _check(_lib.sd_bus_send(self._bus, message, ctypes.byref(cookie)), "send")
+        _lib.sd_bus_message_unref(message)
+
+    def call(self, path, interface, method, signature="", *values, timeout=120):
+        """Calls a method of workdird: its one result, or the list of several."""
+        reply, error = _message_p(), _Error()
+        message = self._message(path, interface, method, signature, values)
         rc = _lib.sd_bus_call(self._bus, message, ctypes.c_uint64(timeout * 1000000),
                               ctypes.byref(error), ctypes.byref(reply))
         _lib.sd_bus_message_unref(message)
