@@ -1,5 +1,7 @@
 #include "shim/end_reason.hpp"
 
+#include "util/size.hpp"
+
 #include <cstring>
 
 #include <fmt/format.h>
@@ -35,9 +37,8 @@ End out_of_memory(const EndFacts& facts) {
         return end;
     }
     end.reason = EndReason::oom;
-    end.detail = fmt::format("the unit exceeded its memory limit of {} bytes and the kernel killed "
-                             "QEMU",
-                             end.limit);
+    end.detail = fmt::format("the unit exceeded its memory limit of {} and the kernel killed QEMU",
+                             format_size(end.limit));
     return end;
 }
 

@@ -21,6 +21,7 @@ constexpr std::size_t kFixedFds = 3; // console log, kernel, initramfs
 constexpr auto kQuitGrace = 2s;      // from QMP's quit to SIGKILL: closes the disk layers
 constexpr auto kExitGrace = 2s;      // from a lost connection to the exit that explains it
 constexpr auto kDiskRetry = 5s;
+constexpr auto kDiskSettle = 2s;          // without an error for so long, a retry has succeeded
 constexpr unsigned kLogEveryRetries = 60; // every five minutes
 constexpr int kSocketBuffer = 256 * 1024; // what the kernel may cut to net.core.wmem_max
 
@@ -159,7 +160,9 @@ event::Timer Vm::timer(std::chrono::milliseconds after, std::function<void()> ca
 // ---- QMP
 
 void Vm::on_greeting() {
-    ready_.vmm_us = now_us();
+    if (ready_.vmm_us == 0) {
+        ready_.vmm_us = now_us();
+    }
     (void)qmp_->execute("qmp_capabilities", [this](const Result<void>& done) {
         if (!done) {
             finish(EndReason::vmm_crash, done.error().message);
@@ -199,18 +202,18 @@ void Vm::on_qmp_lost(const Error& error) {
 }
 
 // QEMU has paused the guest, since a write to its disk found no space (werror=enospc); the request
-// is repeated when it goes on.
+// is repeated when it goes on. Each request that is in flight brings an event of its own.
 void Vm::on_no_space() {
-    if (!no_space_) {
-        no_space_ = true;
-        no_space_retries_ = 0;
-        log::warning("no space left on the host for the disk: the guest is paused, and goes on as "
-                     "soon as there is some");
-        handler_.on_status("paused: no space left on the host for the disk");
+    ++no_space_errors_;
+    if (no_space_) {
+        return; // the retries go on
     }
-    if (!disk_timer_) {
-        disk_timer_ = timer(kDiskRetry, [this] { retry_disk(); });
-    }
+    no_space_ = true;
+    no_space_retries_ = 0;
+    log::warning("no space left on the host for the disk: the guest is paused, and goes on as soon "
+                 "as there is some");
+    handler_.on_status("paused: no space left on the host for the disk");
+    disk_timer_ = timer(kDiskRetry, [this] { retry_disk(); });
 }
 
 void Vm::retry_disk() {
@@ -218,24 +221,31 @@ void Vm::retry_disk() {
     if (++no_space_retries_ % kLogEveryRetries == 0) {
         log::warning("the guest is still paused: no space left on the host for its disk");
     }
-    auto sent = qmp_->execute("cont", [this](const Result<void>& done) {
+    // The events of a retry that fails may come before the answer to it, and after.
+    const unsigned errors = no_space_errors_;
+    auto sent = qmp_->execute("cont", [this, errors](const Result<void>& done) {
         if (!done) {
             finish(EndReason::disk, "no space left on the host for the disk, and the guest cannot "
                                     "go on: " +
                                         done.error().message);
             return;
         }
-        // If there still is no space the next event comes at once; believe it a little later.
-        disk_timer_ = timer(1s, [this] {
-            disk_timer_.reset();
-            no_space_ = false;
-            log::notice("the guest goes on: there is space for its disk again");
-            handler_.on_status("");
-        });
+        disk_timer_ = timer(kDiskSettle, [this, errors] { check_disk(errors); });
     });
     if (!sent) {
         finish(EndReason::disk, "no space left on the host for the disk, and QEMU does not answer");
     }
+}
+
+void Vm::check_disk(unsigned errors_before) {
+    disk_timer_.reset();
+    if (no_space_errors_ != errors_before) {
+        disk_timer_ = timer(kDiskRetry - kDiskSettle, [this] { retry_disk(); });
+        return;
+    }
+    no_space_ = false;
+    log::notice("the guest goes on: there is space for its disk again");
+    handler_.on_status(stage_ == Stage::running ? "" : "booting the guest");
 }
 
 // ---- agent
@@ -289,6 +299,9 @@ void Vm::on_agent_control(const wire::Frame& frame) {
 
 void Vm::on_hello(const wire::Hello& hello) {
     ready_.hello_us = now_us();
+    if (ready_.vmm_us == 0) {
+        ready_.vmm_us = ready_.hello_us; // QMP's greeting is still on its way
+    }
     if (hello.oldest_version > wire::kProtocolVersion ||
         hello.version < wire::kOldestProtocolVersion) {
         finish(EndReason::agent_lost,

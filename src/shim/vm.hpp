@@ -59,6 +59,7 @@ private:
     void on_qmp_lost(const Error& error);
     void on_no_space();
     void retry_disk();
+    void check_disk(unsigned errors_before);
 
     void on_agent_control(const wire::Frame& frame);
     void on_hello(const wire::Hello& hello);
@@ -89,6 +90,7 @@ private:
     std::chrono::steady_clock::time_point stop_due_;
     bool no_space_ = false; // paused for want of disk space
     unsigned no_space_retries_ = 0;
+    unsigned no_space_errors_ = 0;
     event::Timer boot_timer_;
     event::Timer stop_timer_;
     event::Timer grace_timer_;

@@ -12,6 +12,8 @@ import unittest
 
 from driver import *
 
+# A sanitizer keeps freed memory for a while, so how much a process holds says little there.
+SANITIZED = os.environ.get("WORKDIR_SANITIZE", "none") != "none"
 SHIM = os.environ.get("WORKDIR_SHIM", "workdir-shim")
 FAKE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_qemu.py")
 
@@ -35,6 +37,10 @@ class ShimTest(unittest.TestCase):
     def run_guest(self, scenario, **changes):
         self.launch("boot()\n" + textwrap.dedent(scenario), **changes)
         return self.shim.event("ready")
+
+    def check_memory(self, before_kib, most_kib):
+        if not SANITIZED:
+            self.assertLess(self.shim.rss_kib() - before_kib, most_kib)
 
     def ended(self, reason, status, detail="", was_ready=True):
         event = self.shim.event("ended")
@@ -246,15 +252,23 @@ class Ending(ShimTest):
 
     def test_disk_full_pauses(self):
         self.run_guest("""
-            qmp.event("BLOCK_IO_ERROR", device="", nospace=True, operation="write", action="stop",
-                      reason="No space left on device")
+            def no_space():
+                qmp.event("BLOCK_IO_ERROR", device="", nospace=True, operation="write",
+                          action="stop", reason="No space left on device")
+            no_space()
+            no_space()
+            got = json.loads(qmp.lines.readline())
+            no_space()
+            qmp.send({"id": got["id"], "return": {}})
+            no_space()
             qmp.answer("cont")
             agent.expect(SHUTDOWN)
             power_off()""")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 40
         while "goes on: there is space" not in self.shim.stderr_text():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.1)
+        self.assertEqual(self.shim.stderr_text().count("the guest is paused"), 1)
         self.assertIn("STATUS=paused: no space left on the host for the disk",
                       "\n".join(self.shim.status()))
         self.shim.request(op="shutdown", deadline_ms=5000)
@@ -535,7 +549,7 @@ class Sessions(ShimTest):
             stuck.send(0, CREDIT, stream, credit(WINDOW))
         # Another session gets through, and half a million tiny frames cost no more than their bytes.
         self.shim.session().expect(OPENED, timeout=120)
-        self.assertLess(self.shim.rss_kib() - before, 4096)
+        self.check_memory(before, 4096)
         end = Exec(stuck)
         stuck.sock.setblocking(False)
         while end.end is None:
@@ -578,7 +592,7 @@ class Sessions(ShimTest):
         session = self.shim.session()
         session.expect(OPENED)
         session.expect(EXIT, timeout=60)
-        self.assertLess(self.shim.rss_kib() - before, 2048)
+        self.check_memory(before, 2048)
 
     def test_guest_that_never_reads(self):
         self.run_guest("""
@@ -592,12 +606,12 @@ class Sessions(ShimTest):
         session.sock.settimeout(1)
         with self.assertRaises(TimeoutError):
             session.sock.sendall(frame(0, SIGNAL, 0, b"\2") * 2_000_000)
-        self.assertLess(self.shim.rss_kib() - before, 4096)
+        self.check_memory(before, 4096)
         # The shim itself still answers, and more opens wait for the guest without being held.
         others = [self.shim.session(raw=b"x" * 1_000_000) for _ in range(20)]
         self.shim.connect()
         self.assertEqual(self.shim.event("hello")["sessions"], 21)
-        self.assertLess(self.shim.rss_kib() - before, 4096)
+        self.check_memory(before, 4096)
         for other in others:
             other.sock.close()
         session.sock.close()
