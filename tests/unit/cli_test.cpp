@@ -89,6 +89,13 @@ TEST_CASE("args: errors are one line with the usage") {
     CHECK(none.parsed.error().message.find("usage: wd exec ID COMMAND...") != std::string::npos);
     const ExecArgs valueless({"--cwd"});
     CHECK_FALSE(valueless.parsed.has_value());
+    const ExecArgs empty({"--cwd=", "id", "ls"});
+    CHECK(empty.cwd == "");
+    CHECK(empty.id == "id");
+    const ExecArgs empty_word({"--cwd", "", "", "ls"});
+    CHECK(empty_word.cwd == "");
+    CHECK(empty_word.id.empty());
+    CHECK(empty_word.argv == Words{"ls"});
 }
 
 TEST_CASE("args: every verb's help fits 80 columns, goes to stdout and exits 0") {
@@ -153,7 +160,10 @@ TEST_CASE("environment: words, files, and passing on; a value never shows in a m
     auto env = parse_env({"C=x=y", "WD_TEST_PASSED_ON"}, {path});
     REQUIRE(env.has_value());
     CHECK(*env == Words{"A=1", "B=two words", "C=x=y", "WD_TEST_PASSED_ON=from here"});
-    CHECK_FALSE(parse_env({"WD_TEST_NOT_SET"}, {}).has_value());
+    const auto nameless = parse_env({"A=1", "hunter2"}, {});
+    REQUIRE_FALSE(nameless.has_value());
+    CHECK(nameless.error().message.find("hunter2") == std::string::npos);
+    CHECK(nameless.error().message.find("number 2") != std::string::npos);
     CHECK_FALSE(parse_env({""}, {}).has_value());
     REQUIRE(write_all(fd.get(), "hunter2 is no assignment\n").has_value());
     env = parse_env({}, {path});
