@@ -159,6 +159,18 @@ std::size_t Args::end_of_own(const std::vector<std::string>& words) const {
     return words.size();
 }
 
+// CLI11 takes the next word as the value of "--name=": an empty value has to be a word.
+void Args::split_empty_values(std::vector<std::string>& words) const {
+    for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+        if (words[i].size() > 3 && words[i].starts_with("--") && words[i].ends_with("=") &&
+            app_->get_option_no_throw(words[i].substr(0, words[i].size() - 1)) != nullptr) {
+            words[i].pop_back();
+            words.insert(words.begin() + static_cast<std::ptrdiff_t>(i) + 1, "");
+            ++i;
+        }
+    }
+}
+
 std::string Args::unknown_option(const std::string& word) const {
     const std::string name = word.substr(0, word.find('='));
     std::vector<std::string> candidates;
@@ -181,6 +193,7 @@ Result<bool> Args::parse(std::vector<std::string> words) {
         words.resize(end);
         std::erase(words, "--"); // one before the first positional ends nothing
     }
+    split_empty_values(words);
     std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
     try {
         app_->allow_extras();
@@ -342,11 +355,11 @@ Result<std::vector<std::string>> parse_env(const std::vector<std::string>& words
             continue;
         }
         const char* value = word.empty() ? nullptr : ::getenv(word.c_str());
-        if (value == nullptr) {
+        if (value == nullptr) { // the word itself may be a secret that lost its name
             return fail(ErrorCode::invalid_argument,
-                        fmt::format("--env {}: not of the form NAME=VALUE, and no variable of that "
-                                    "name is set here to pass on",
-                                    quote(word)));
+                        fmt::format("--env, number {}: not of the form NAME=VALUE, nor the name of "
+                                    "a variable that is set here to pass on",
+                                    &word - words.data() + 1));
         }
         env.push_back(word + "=" + value);
     }

@@ -47,6 +47,7 @@ public:
 
 private:
     std::size_t end_of_own(const std::vector<std::string>& words) const;
+    void split_empty_values(std::vector<std::string>& words) const;
     std::string unknown_option(const std::string& word) const;
 
     std::string verb_;

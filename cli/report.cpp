@@ -133,14 +133,14 @@ Result<int> run_on_each(Bus& bus, const std::vector<std::string>& words, const B
             entry.update(error_json(*outcome.error));
             status = status != 0 ? status : error_code_info(outcome.error->code).exit_status;
         } else if (bulk.print_report) {
-            entry["report"] = outcome.report;
+            entry.update(outcome.report);
         } else if (outcome.skipped) {
             entry["missing"] = true;
         }
         all.push_back(std::move(entry));
     }
     if (bulk.json) {
-        const int printed = print_json(all);
+        const int printed = print_json(words.size() == 1 ? all[0] : all);
         status = status != 0 ? status : printed;
     }
     return status;

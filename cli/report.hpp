@@ -22,8 +22,9 @@ struct Bulk {
     bool ignore_missing = false;
     bool print_report = false; // the method returns a boot report
 };
-// Prints each word as its sandbox is done, each error on stderr; with json one array of {"id",
-// "error"?, "report"?} instead. Returns the exit status of the first failure, in order of `words`.
+// Prints each word as its sandbox is done, each error on stderr. With json instead: an object
+// {"id", "error"? or the report's fields} for one word, an array of them for several or none.
+// Returns the exit status of the first failure, in order of `words`.
 Result<int> run_on_each(Bus& bus, const std::vector<std::string>& words, const Bulk& bulk);
 
 } // namespace wd::cli

@@ -19,7 +19,7 @@ Result<int> run_rm(const Words& words) {
     args.flag("--all", all, "all of your own sandboxes");
     args.list("--label", labels, "KEY=VALUE", "those of your own with this label (repeatable)");
     args.flag("-f,--force", force, "one that does not exist is not an error");
-    args.flag("--json", json, "print JSON: an array of {id, error?}");
+    args.flag("--json", json, "print JSON: {id, error?}, an array for several");
     if (auto help = args.parse(words); !help || *help) {
         return help.map([](bool) { return 0; });
     }

@@ -12,7 +12,7 @@ Result<int> run_start(const Words& words) {
     Args args("start", "[OPTIONS] ID...", "Start stopped or failed sandboxes on their disks.",
               "Processes and memory of before are gone; files are there.");
     args.positionals("ID", ids, true);
-    args.flag("--json", json, "print JSON: an array of {id, error?, report?}");
+    args.flag("--json", json, "print JSON: the report, or an array of them for several");
     if (auto help = args.parse(words); !help || *help) {
         return help.map([](bool) { return 0; });
     }

@@ -15,7 +15,7 @@ Result<int> run_stop(const Words& words) {
     args.positionals("ID", ids, true);
     args.option("--timeout", timeout, "DURATION",
                 "how long a guest may take before it is killed (default: 10s)");
-    args.flag("--json", json, "print JSON: an array of {id, error?}");
+    args.flag("--json", json, "print JSON: {id, error?}, an array for several");
     if (auto help = args.parse(words); !help || *help) {
         return help.map([](bool) { return 0; });
     }
