@@ -343,10 +343,10 @@ Result<std::vector<std::string>> parse_env(const std::vector<std::string>& words
         }
         const char* value = word.empty() ? nullptr : ::getenv(word.c_str());
         if (value == nullptr) {
+            // The word itself stays out of the message: it may be a secret in the wrong place.
             return fail(ErrorCode::invalid_argument,
-                        fmt::format("--env {}: not of the form NAME=VALUE, and no variable of that "
-                                    "name is set here to pass on",
-                                    quote(word)));
+                        "--env: not of the form NAME=VALUE, and no variable of that name is set "
+                        "here to pass on");
         }
         env.push_back(word + "=" + value);
     }
