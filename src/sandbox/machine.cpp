@@ -27,7 +27,7 @@ model::End Machine::end_of(const pid1::UnitState& state) {
     }
     // CLD_EXITED: the shim's exit status says why, for when nobody was connected to hear it.
     if (state.main_code == CLD_EXITED) {
-        const model::EndReason reason = 
+        const model::EndReason reason =
             control::reason_of_exit_status(state.main_status).value_or(model::EndReason::vmm_crash);
         return {.reason = reason,
                 .detail = fmt::format("the shim ended with status {}", state.main_status)};

@@ -1,6 +1,12 @@
 #include "sandbox/unit_spec.hpp"
 
+#include "util/size.hpp"
+
+#include <cerrno>
+
 #include <fmt/format.h>
+#include <linux/capability.h>
+#include <sched.h>
 
 namespace wd::sandbox {
 namespace {
@@ -10,6 +16,18 @@ using Properties = std::vector<pid1::Property>;
 using Names = std::vector<std::string>;
 
 constexpr std::uint64_t kSecondUs = 1'000'000;
+
+constexpr std::uint64_t capability(int number) {
+    return std::uint64_t{1} << number;
+}
+// What a package installation into a folder needs. CHOWN, FOWNER, DAC_OVERRIDE: files of many
+// owners and their removal; FSETID, SETFCAP: setgid bits and file capabilities; SETUID, SETGID:
+// apt's download user and maintainer scripts; SYS_ADMIN: proc, sys and dev in the tree; SYS_CHROOT:
+// chroot.
+constexpr std::uint64_t kBuilderCapabilities =
+    capability(CAP_CHOWN) | capability(CAP_DAC_OVERRIDE) | capability(CAP_FOWNER) |
+    capability(CAP_FSETID) | capability(CAP_SETFCAP) | capability(CAP_SETGID) |
+    capability(CAP_SETUID) | capability(CAP_SYS_ADMIN) | capability(CAP_SYS_CHROOT);
 
 // What holds for both kinds of unit: nothing here is needed by a VMM or by a package installation.
 void add_common(Properties& p) {
@@ -51,7 +69,7 @@ void add_confinement(Properties& p, model::Accel accel) {
     p.push_back({"SystemCallFilter", pid1::NameList{false, {"@privileged", "@resources"}}});
     p.push_back({"SystemCallFilter", pid1::NameList{true, {"set_mempolicy"}}});
     // What is not allowed fails with EPERM, so that a library may fall back, instead of a kill.
-    p.push_back({"SystemCallErrorNumber", std::int32_t{1}});
+    p.push_back({"SystemCallErrorNumber", std::int32_t{EPERM}});
     // TCG writes the code it runs; under KVM nobody needs memory that is writable and executable.
     p.push_back({"MemoryDenyWriteExecute", accel == model::Accel::kvm});
     p.push_back({"DevicePolicy", std::string("closed")});
@@ -121,6 +139,18 @@ Properties image_build_properties(const ImageBuildUnit& unit) {
     p.push_back({"SyslogIdentifier", std::string("workdir-image-build")});
     add_common(p);
     p.push_back({"ReadWritePaths", Names{unit.images_dir}});
+    p.push_back({"PrivateDevices", true});
+    p.push_back({"PrivateIPC", true});
+    p.push_back({"ProtectProc", std::string("invisible")});
+    p.push_back({"MemoryDenyWriteExecute", true});
+    p.push_back({"RestrictNamespaces", std::uint64_t{CLONE_NEWNS}}); // unshare --mount
+    p.push_back({"RestrictAddressFamilies",
+                 pid1::NameList{true, {"AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"}}});
+    p.push_back({"SystemCallFilter", pid1::NameList{true, {"@system-service", "@mount"}}});
+    p.push_back({"SystemCallErrorNumber", std::int32_t{EPERM}});
+    p.push_back({"CapabilityBoundingSet", kBuilderCapabilities});
+    p.push_back({"TasksMax", std::uint64_t{256}});
+    p.push_back({"MemoryMax", 2 * kGiB});
     p.push_back({"CPUWeight", std::uint64_t{50}});
     p.push_back({"IOWeight", std::uint64_t{50}});
     return p;
