@@ -24,7 +24,9 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr const char* kConfig = R"(<busconfig><type>custom</type><listen>unix:tmpdir=/tmp</listen>
-<policy context="default"><allow send_destination="*"/><allow own="*"/></policy></busconfig>)";
+<policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*"/>
+<allow receive_type="method_call"/><allow receive_type="method_return"/>
+<allow receive_type="error"/><allow receive_type="signal"/></policy></busconfig>)";
 
 // A dbus-daemon of our own; DBUS_SYSTEM_BUS_ADDRESS points to it.
 class PrivateBus {

@@ -113,7 +113,7 @@ TEST_CASE("prepare and commit are feed without the copy") {
         std::size_t frames = 0;
         while (!rest.empty()) {
             const auto room = reader.prepare(step);
-            REQUIRE(room.size() == step);
+            REQUIRE(room.size() >= step);
             const std::size_t n = std::min(step - step / 3, rest.size());
             std::memcpy(room.data(), rest.data(), n);
             reader.commit(n);
