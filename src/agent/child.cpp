@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,6 +29,8 @@ Outcome<void> become_ordinary() {
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
     ::umask(022);
     ::setpriority(PRIO_PROCESS, 0, 0);
+    const sched_param plain{};
+    ::sched_setscheduler(0, SCHED_OTHER, &plain);
     // Else the OOM killer would spare it, and take another.
     return write_control("/proc/self/oom_score_adj", "0");
 }

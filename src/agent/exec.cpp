@@ -21,6 +21,8 @@ using wire::Stream;
 constexpr std::uint64_t kGrace = 2 * kSecond; // from asking processes to end to making them
 // A grant is worth a frame once a quarter of the window is owed.
 constexpr std::uint32_t kGrantStep = wire::kWindow / 4;
+// From there on moving pages is worth its system calls.
+constexpr std::uint32_t kBulk = 16 * 1024;
 constexpr std::size_t kLongestStatus = 4096;
 
 std::uint64_t bytes_in(int pipe) {
@@ -148,7 +150,7 @@ void Exec::on_data(std::span<const std::byte> data) {
         return;
     }
     if (!in_) {
-        return; // nobody reads it; without new grants the client stops by itself
+        return; // nobody reads it, and the client was told
     }
     if (in_queue_.empty()) {
         const ssize_t n = ::write(in_.get(), data.data(), data.size());
@@ -156,7 +158,7 @@ void Exec::on_data(std::span<const std::byte> data) {
             count_in(static_cast<std::size_t>(n));
             data = data.subspan(static_cast<std::size_t>(n));
         } else if (errno == EPIPE) {
-            stop_in();
+            on_in_unread();
             return;
         }
     }
@@ -165,7 +167,7 @@ void Exec::on_data(std::span<const std::byte> data) {
 
 void Exec::on_in(std::uint32_t events) {
     if ((events & EPOLLERR) != 0) { // the last reader is gone
-        stop_in();
+        on_in_unread();
     } else {
         write_in();
     }
@@ -177,7 +179,7 @@ void Exec::write_in() {
             ::write(in_.get(), in_queue_.data() + in_sent_, in_queue_.size() - in_sent_);
         if (n < 0) {
             if (errno == EPIPE) {
-                stop_in();
+                on_in_unread();
             }
             return;
         }
@@ -202,6 +204,13 @@ void Exec::stop_in() {
     in_.reset();
     in_queue_ = {};
     in_sent_ = 0;
+}
+
+void Exec::on_in_unread() {
+    stop_in();
+    if (!in_eof_ && phase_ == Phase::running) { // opened() says it where it is too early
+        send(FrameType::eof, static_cast<std::uint8_t>(Stream::in), {});
+    }
 }
 
 void Exec::on_credit(const wire::Frame& frame) {
@@ -280,6 +289,8 @@ void Exec::opened() {
     send(FrameType::opened, 0, wire::encode(wire::Opened{static_cast<std::uint64_t>(pid_)}));
     if (in_) {
         grant_in(wire::kWindow);
+    } else if (!in_eof_) {
+        send(FrameType::eof, static_cast<std::uint8_t>(Stream::in), {});
     }
     for (int signal = 1; signal <= 64 && early_signals_ != 0; ++signal) {
         if ((early_signals_ >> (signal - 1) & 1) != 0 && pid_ > 0) {
@@ -389,12 +400,16 @@ bool Exec::produce_from(Stream stream, Output& output) {
     if (!output.readable || output.at_end) {
         return false;
     }
-    const std::size_t most = static_cast<std::size_t>(
-        std::min<std::uint64_t>({wire::kDataChunk, output.credit.available(), output.left}));
+    const auto most =
+        std::min<std::uint64_t>({wire::kMaxPayload, output.credit.available(), output.left});
     if (most == 0) {
         return false;
     }
-    const ssize_t n = ::read(output.fd.get(), parts_.port.data_room(), most);
+    Port& port = parts_.port;
+    const bool lifting = output.bulk && port.can_lift();
+    const ssize_t n = lifting ? port.lift(output.fd.get(), channel_, stream, most)
+                              : ::read(output.fd.get(), port.data_room(),
+                                       std::min<std::size_t>(most, wire::kDataChunk));
     if (n <= 0) {
         output.readable = n < 0 && errno == EINTR;
         if (n == 0) {
@@ -403,7 +418,10 @@ bool Exec::produce_from(Stream stream, Output& output) {
         return false;
     }
     const auto length = static_cast<std::uint32_t>(n);
-    parts_.port.put_data(channel_, stream, length);
+    if (!lifting) {
+        port.put_data(channel_, stream, length);
+    }
+    output.bulk = length >= kBulk;
     static_cast<void>(output.credit.use(length));
     if (output.left != UINT64_MAX) {
         output.left -= length;

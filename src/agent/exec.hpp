@@ -75,6 +75,7 @@ private:
         wire::CreditAccount credit;
         std::uint64_t left = UINT64_MAX; // to deliver, once the main process has ended
         bool readable = false;
+        bool bulk = false;   // the last read brought much
         bool at_end = false; // nothing more will be sent
     };
 
@@ -100,6 +101,7 @@ private:
     void count_in(std::size_t bytes);
     void grant_in(std::uint32_t bytes);
     void stop_in();
+    void on_in_unread();
     bool produce_from(wire::Stream stream, Output& output);
     void end_output(wire::Stream stream, Output& output);
     void drop_output();

@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include <malloc.h>
+#include <sched.h>
 #include <sys/reboot.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -36,6 +37,10 @@ constexpr std::uint64_t kPortDeadline = 10 * kSecond;
 void protect_self() {
     static_cast<void>(write_control("/proc/self/oom_score_adj", "-1000"));
     ::setpriority(PRIO_PROCESS, 0, -10);
+    // Does not push a command off the processor at its every write(2): that fills its pipe first,
+    // and a stream takes a tenth of the context switches. When pid 1 runs, it has its full weight.
+    const sched_param none{};
+    ::sched_setscheduler(0, SCHED_BATCH, &none);
     const rlimit files{.rlim_cur = 65536, .rlim_max = 524288};
     ::setrlimit(RLIMIT_NOFILE, &files);
     // Large requests go back to the kernel when they are done with.

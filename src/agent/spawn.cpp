@@ -1,6 +1,7 @@
 #include "agent/spawn.hpp"
 
 #include "agent/child.hpp"
+#include "agent/pipe.hpp"
 
 #include <cerrno>
 #include <csignal>
@@ -16,20 +17,6 @@ namespace {
 // The credit window: a whole one fits into the pipe, so stdin seldom has to be kept here, and a
 // command can write that much between two turns of ours.
 constexpr int kPipeSize = static_cast<int>(wire::kWindow);
-
-struct Pipe {
-    Fd read;
-    Fd write;
-};
-
-Outcome<Pipe> make_pipe() {
-    int fds[2];
-    if (::pipe2(fds, O_CLOEXEC) < 0) {
-        return failure_errno(errno, "make a pipe");
-    }
-    ::fcntl(fds[0], F_SETPIPE_SZ, kPipeSize);
-    return Pipe{Fd(fds[0]), Fd(fds[1])};
-}
 
 // fork(2) straight into a control group, clone3(2). glibc has no wrapper; like fork it shares
 // nothing, and pid 1 has one thread, so no lock can be held in the child.
@@ -49,10 +36,10 @@ void set_nonblocking(const Fd& fd) {
 
 Outcome<Spawned> spawn(const wire::ExecRequest& request, std::span<const std::string> setup_env,
                        const Cgroup& cgroup) {
-    auto in = make_pipe();
-    auto out = make_pipe();
-    auto err = make_pipe();
-    auto status = make_pipe();
+    auto in = Pipe::create(kPipeSize);
+    auto out = Pipe::create(kPipeSize);
+    auto err = Pipe::create(kPipeSize);
+    auto status = Pipe::create(kPipeSize);
     for (auto* const pipe : {&in, &out, &err, &status}) {
         if (!*pipe) {
             return tl::unexpected(std::move(pipe->error()));
