@@ -59,7 +59,7 @@ class FrameStream:
     def send(self, *args, **kwargs):
         self.sock.sendall(frame(*args, **kwargs))
 
-    def receive(self, timeout=20):
+    def receive(self, timeout=120):
         """The next frame; None at the end of the stream."""
         deadline = time.monotonic() + timeout
         while True:
@@ -79,7 +79,7 @@ class FrameStream:
                 return None
             self.buffer += data
 
-    def expect(self, kind, timeout=20):
+    def expect(self, kind, timeout=120):
         got = self.receive(timeout)
         assert got is not None and got.type == kind, (hex(kind), got)
         return got
@@ -117,7 +117,7 @@ class Shim:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.control.sendmsg([json.dumps(message).encode()], ancillary)
 
-    def event(self, op=None, timeout=30):
+    def event(self, op=None, timeout=120):
         """The next event; with `op`, the next of that name (what comes before it is dropped)."""
         while True:
             self.control.settimeout(timeout)
@@ -160,7 +160,7 @@ class Shim:
             except BlockingIOError:
                 return self.statuses
 
-    def wait(self, timeout=20):
+    def wait(self, timeout=120):
         return self.process.wait(timeout)
 
     def stderr_text(self):
@@ -196,7 +196,7 @@ class Exec:
         self.out = {OUT: bytearray(), ERR: bytearray()}
         self.end = None
 
-    def run(self, stdin=b"", timeout=60, keep=True):
+    def run(self, stdin=b"", timeout=180, keep=True):
         """Sends stdin and collects until the last frame, which is returned."""
         stream = self.stream
         stream.sock.setblocking(False)
