@@ -37,7 +37,7 @@ constexpr const char* kMiddle =
     "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny\n"
     "-kernel /proc/self/fd/10\n"
     "-initrd /proc/self/fd/11\n"
-    "-append console=ttyS0 reboot=t panic=-1 quiet\n"
+    "-append console=ttyS0 reboot=t panic=-1 no_timer_check quiet\n"
     "-chardev socket,id=qmp,fd=12\n"
     "-mon chardev=qmp,mode=control\n"
     "-chardev socket,id=console,fd=14\n"
