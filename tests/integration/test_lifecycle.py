@@ -11,7 +11,7 @@ from support.sandbox import create, listed, tiny
 
 
 @pytest.fixture(scope="module")
-def one(target):
+def one(no_leaks):
     """A sandbox that the tests here stop and start; each finds it running."""
     sandbox = create(*tiny(), "--name", "wdtest-life", "--label", "suite=life")
     yield sandbox
