@@ -26,7 +26,11 @@ def target():
 
 @pytest.fixture(scope="module", autouse=True)
 def no_leaks(target):
-    """After the tests of a module nothing is there that was not there before."""
+    """After the tests of a module nothing is there that was not there before.
+
+    A fixture that keeps a sandbox for a whole module has to ask for this one: that alone makes
+    pytest end it first.
+    """
     before = leaks.snapshot()
     yield
     try:

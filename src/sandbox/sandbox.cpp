@@ -315,6 +315,9 @@ void Sandbox::on_ready(const control::Ready& ready) {
     row_.end = {};
     set_state(model::State::running);
     save();
+    log::notice(fmt::format("ready after {:.0f} ms ({})", row_.timings.ready,
+                            model::to_string(row_.accel)),
+                row_.id);
     phase(model::Phase::ready);
     const auto boot = std::exchange(boot_, nullptr);
     boot->done({});

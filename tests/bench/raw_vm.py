@@ -51,6 +51,13 @@ class RawVm:
 
     def _open(self, qemu_pid, number, argument):
         path = f"/proc/{qemu_pid}/fd/{number}"
+        if "set=" in argument:
+            # QEMU has moved it elsewhere: the layers of the disk, the last one writable.
+            last = max(int(n) for n in re.findall(r"\bset=(\d+)", " ".join(self.argv)))
+            name = "disk.qcow2" if f"set={last}" in argument else "root.raw"
+            path = next(f"/proc/{qemu_pid}/fd/{fd}" for fd in os.listdir(f"/proc/{qemu_pid}/fd")
+                        if os.readlink(f"/proc/{qemu_pid}/fd/{fd}").endswith("/" + name))
+            number = int(path.rsplit("/", 1)[1])
         target = os.readlink(path)
         if target.startswith("socket:"):
             here, there = socket.socketpair()

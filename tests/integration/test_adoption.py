@@ -20,7 +20,7 @@ WAITS = 'echo ready; while [ ! -e "/tmp/go$1" ]; do sleep 0.1; done; seq 20000; 
 
 
 @pytest.fixture(scope="module")
-def fleet(target):
+def fleet(no_leaks):
     made = []
     try:
         for number in range(FLEET):

@@ -9,7 +9,7 @@ import pytest
 
 from support import host, leaks
 from support.process import eventually, wd, wd_fails
-from support.sandbox import tiny
+from support.sandbox import temporary, tiny
 
 daemon_may_restart = True
 
@@ -41,3 +41,15 @@ def test_a_broken_agent_is_a_clear_error_with_the_last_console_lines(mode, nothi
         log = re.search(r"/\S+/console\.log", done.error)
         if log:
             assert os.path.exists(log[0]), "it points to a log that is not there"
+
+
+def test_an_agent_that_turns_bad_in_the_middle_of_an_exec(nothing_left):
+    with starting_with("later"):
+        pid = host.daemon_pid()
+        with temporary(*tiny()) as sandbox:
+            done = sandbox.exec("true", timeout=60)
+            assert done.rc == 125 and done.err and "\x1b" not in done.error, str(done)
+            sandbox.wait_state("failed")
+            seen = sandbox.inspect()
+            assert seen["end_reason"] == "agent-lost" and seen["end_detail"], seen
+        assert host.daemon_pid() == pid and wd("ls").rc == 0

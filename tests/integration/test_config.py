@@ -24,7 +24,7 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def bystander(target):
+def bystander(no_leaks):
     """A sandbox and an exec in it that run all the while."""
     from support.sandbox import temporary
     with temporary(*tiny()) as sandbox:

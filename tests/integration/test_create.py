@@ -221,7 +221,7 @@ def test_sandbox_counts_are_limits(no_shared_sandboxes):
         error = wd_fails("create", *tiny(), rc=7).error
         wd_ok("rm", one.id)
         assert "limits.max_sandboxes " in error and str(count + 1) in error
-        assert create(*tiny()).remove().rc == 0
+        create(*tiny()).remove()
 
 
 # ---- what is missing on the host

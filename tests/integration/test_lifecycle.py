@@ -11,7 +11,7 @@ from support.sandbox import create, listed, tiny
 
 
 @pytest.fixture(scope="module")
-def one(target):
+def one(no_leaks):
     """A sandbox that the tests here stop and start; each finds it running."""
     sandbox = create(*tiny(), "--name", "wdtest-life", "--label", "suite=life")
     yield sandbox
@@ -70,7 +70,7 @@ def test_stop_and_start_keep_the_disk(running):
     assert (seen["state"], seen["end_reason"]) == ("stopped", "stopped")
     assert seen["ended_us"] > 0
     assert host.unit_property(running.unit, "ActiveState") in ("inactive", "")
-    report = wd_ok("start", "--json", running.id).json
+    report = wd_ok("start", "--json", running.id).json[0]
     assert report["boot_path"] == "cold_boot" and report["timings_ms"]["ready"] > 0
     assert running.sh("cat /root/file /workspace/other") == "kept\nalso"
     assert "end_reason" not in running.inspect() or running.inspect()["end_reason"] == "none"
@@ -124,7 +124,7 @@ def test_stop_ends_a_running_exec(running):
         read_until(client.stdout, b"ready")
         wd_ok("stop", running.id)
         done = finish(client)
-    assert done.rc != 0 and done.err, str(done)
+    assert done.rc in (125, 128 + signal.SIGTERM, 128 + signal.SIGKILL), str(done)
 
 
 @pytest.mark.parametrize("victim", ["qemu_pid", "shim_pid"])
@@ -220,7 +220,7 @@ def test_the_console_log_is_bounded(make_sandbox):
 def test_doctor_checks_the_host(target):
     checks = wd("doctor", "--json").json
     names = " ".join(check["check"] for check in checks)
-    for subject in ("kvm", "cgroup", "qemu", "kernel", "disk", "polkit"):
+    for subject in ("kvm", "cgroup", "qemu", "guest", "disk", "polkit", "dbus"):
         assert subject in names.lower(), names
     for check in checks:
         assert check["status"] in ("ok", "warning", "failed"), check

@@ -14,7 +14,7 @@ ALICE, BOB, EVE = "wdtest-alice", "wdtest-bob", "wdtest-eve"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def users(target):
+def users(no_leaks):
     """Two members of group workdir, and one who is not."""
     for user in (ALICE, BOB, EVE):
         groups = [] if user == EVE else ["-G", "workdir"]

@@ -19,7 +19,7 @@ PROBE = pathlib.Path("/usr/local/lib/workdir-test/vmm-probe")
 
 
 @pytest.fixture(scope="module")
-def pair(target):
+def pair(no_leaks):
     """Two sandboxes, one of which is to be kept from the other."""
     from support.sandbox import temporary
     with temporary(*tiny()) as one, temporary(*tiny()) as other:

@@ -18,6 +18,17 @@ newer_packages() {
     done < <(package_files "$from")
 }
 
+# Guests with a broken agent, for integration/test_bad_agent.py.
+bad_agents() {
+    local build=$WD_TOP/build-bad-agents images
+    mapfile -t images < <(printf 'tests/integration/%s.cpio\n' garbage oversized silent exit version later)
+    install_build_deps
+    [[ -d $build/meson-info ]] || meson setup "$build" --buildtype=release -Dtests=true
+    ninja -C "$build" "${images[@]}"
+    target_run mkdir -p "$TESTS_IN/bad-agents" </dev/null
+    target_tool push "${images[@]/#/$build/}" "$TESTS_IN/bad-agents"
+}
+
 # Up, the packages installed by apt, the image there, the tests and their tools.
 prepare_target() {
     [[ -n $(package_files out 2>/dev/null) ]] || {
@@ -40,6 +51,7 @@ prepare_target() {
     mapfile -t files < <(package_files out)
     target_tool push "${files[@]}" "$TESTS_IN/debs"
     target_tool push out/check/newer/*.deb "$TESTS_IN/newer"
+    [[ $TARGET != devbox ]] || step "initramfs images with broken agents" bad_agents
     # In a systemd that is not ours to configure, tests must not outlive each other's limits.
     [[ $TARGET != devbox ]] || target_tool save-debs
 }
@@ -62,6 +74,7 @@ run_pytest() {
     target_run rm -f "$report" </dev/null
     target_run --cwd "$TESTS_IN/tests" env PYTHONDONTWRITEBYTECODE=1 WD_TEST_TARGET="$TARGET" \
         WD_TEST_DEBS="$TESTS_IN/debs" WD_TEST_DEBS_UPGRADE="$TESTS_IN/newer" \
+        WD_TEST_BAD_AGENT="$TESTS_IN/bad-agents" \
         python3 -m pytest -p no:cacheprovider --color=no --junitxml="$report" "${@/#tests\//}" </dev/null || rc=$?
     target_run cat "$report" </dev/null >"$here" || true
     add_results pytest "$here"

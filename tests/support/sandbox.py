@@ -60,7 +60,8 @@ class Sandbox:
                           f"{self.id} is {' or '.join(states)}")
 
     def remove(self):
-        return wd("rm", self.id)
+        """Also when it is gone already."""
+        wd_ok("rm", "--force", self.id)
 
 
 def create(*options, user=None, timeout=180):
@@ -88,5 +89,5 @@ def temporary(*options, **kwargs):
 
 def remove_shared():
     for sandbox in list(SHARED):
-        must("wd", "rm", sandbox)
+        must("wd", "rm", "--force", sandbox)
         SHARED.discard(sandbox)
