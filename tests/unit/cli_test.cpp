@@ -98,6 +98,16 @@ TEST_CASE("args: errors are one line with the usage") {
     CHECK(empty_word.argv == Words{"ls"});
 }
 
+TEST_CASE("args: after -- a positional may be anything") {
+    for (const std::string word : {"", "-x", "--", "--json", "../a"}) {
+        Args args("v", "ID", "about");
+        std::string id = "unset";
+        args.positional("ID", id);
+        CHECK(args.parse({"--", word}).has_value());
+        CHECK(id == word);
+    }
+}
+
 TEST_CASE("args: every verb's help fits 80 columns, goes to stdout and exits 0") {
     // The text itself is looked at by tests/style/cli_docs, through the program.
     Args args("v", "ID", "about");
