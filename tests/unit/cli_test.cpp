@@ -202,6 +202,7 @@ TEST_CASE("fields: units and nesting for a person") {
                 {"env_names", Json::array()},
                 {"timings_ms", Json::object({{"ready", 12.34}})}};
     CHECK(fields_text(object) == "id:          x\n"
+                                 "accel:       kvm\n"
                                  "memory:      512M\n"
                                  "created:     1970-01-01T00:00:01Z\n"
                                  "labels:      k=v\n"
