@@ -199,6 +199,9 @@ Result<bool> Args::parse(std::vector<std::string> words) {
         app_->allow_extras();
         app_->parse(std::move(words));
         for (const std::string& word : app_->remaining()) {
+            if (word == "--") {
+                continue; // CLI11 leaves it there
+            }
             if (word.size() > 1 && word[0] == '-') {
                 return fail(ErrorCode::invalid_argument, unknown_option(word));
             }

@@ -100,6 +100,9 @@ Json check_daemon(const Result<Reply>& reply) {
     if (reply) {
         return check("workdird", "ok", "answers");
     }
+    if (reply.error().code == ErrorCode::not_authorised) { // "access" says what to do
+        return check("workdird", "warning", reply.error().message);
+    }
     return check("workdird", "failed", reply.error().message,
                  reply.error().code == ErrorCode::unreachable
                      ? "systemctl start workdird; journalctl -u workdird"

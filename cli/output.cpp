@@ -179,9 +179,26 @@ std::string label_of(std::string key) {
     return printable(key, 60);
 }
 
+// D-Bus dictionaries have no order: what a person looks for comes first.
+Json in_order(const Json& object) {
+    Json out = Json::object();
+    for (const char* key : {"id", "name", "version", "state", "end_reason", "end_detail"}) {
+        if (const auto found = object.find(key); found != object.end()) {
+            out[key] = *found;
+        }
+    }
+    for (const auto& [key, value] : object.items()) {
+        if (!out.contains(key)) {
+            out[key] = value;
+        }
+    }
+    return out;
+}
+
 } // namespace
 
-std::string fields_text(const Json& object) {
+std::string fields_text(const Json& unordered) {
+    const Json object = in_order(unordered);
     std::size_t columns = 0;
     for (const auto& [key, value] : object.items()) {
         columns = std::max(columns, label_of(key).size());

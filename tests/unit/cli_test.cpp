@@ -98,6 +98,16 @@ TEST_CASE("args: errors are one line with the usage") {
     CHECK(empty_word.argv == Words{"ls"});
 }
 
+TEST_CASE("args: after -- a positional may be anything") {
+    for (const std::string word : {"", "-x", "--", "--json", "../a"}) {
+        Args args("v", "ID", "about");
+        std::string id = "unset";
+        args.positional("ID", id);
+        CHECK(args.parse({"--", word}).has_value());
+        CHECK(id == word);
+    }
+}
+
 TEST_CASE("args: every verb's help fits 80 columns, goes to stdout and exits 0") {
     // The text itself is looked at by tests/style/cli_docs, through the program.
     Args args("v", "ID", "about");
@@ -192,6 +202,7 @@ TEST_CASE("fields: units and nesting for a person") {
                 {"env_names", Json::array()},
                 {"timings_ms", Json::object({{"ready", 12.34}})}};
     CHECK(fields_text(object) == "id:          x\n"
+                                 "accel:       kvm\n"
                                  "memory:      512M\n"
                                  "created:     1970-01-01T00:00:01Z\n"
                                  "labels:      k=v\n"
