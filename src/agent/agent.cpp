@@ -109,6 +109,7 @@ int Agent::timeout_ms() const {
 void Agent::on_connection() {
     Port::Change change;
     while ((change = port_.take_change()) != Port::Change::none) {
+        setup_.clear();
         if (change == Port::Change::connected) {
             say_hello();
         } else {
@@ -136,12 +137,7 @@ void Agent::say_hello() {
 void Agent::on_control(const wire::Frame& frame) {
     switch (frame.type) {
     case FrameType::setup:
-        if (const auto setup = wire::decode<wire::Setup>(frame.payload)) {
-            on_setup(*setup);
-        } else {
-            console("the host sent a malformed setup");
-            on_setup({.version = 0});
-        }
+        on_setup_piece(frame);
         break;
     case FrameType::ping:
         wire::append_frame(port_.out(), {.type = FrameType::pong, .payload = frame.payload});
@@ -153,6 +149,23 @@ void Agent::on_control(const wire::Frame& frame) {
         console("the host sent a frame of type %#x on channel 0; ignored",
                 static_cast<unsigned>(frame.type));
         break;
+    }
+}
+
+void Agent::on_setup_piece(const wire::Frame& frame) {
+    // One too long is cut, and then is malformed.
+    const std::size_t room = wire::kMaxExecRequest - setup_.size();
+    const auto piece = frame.payload.first(std::min(room, frame.payload.size()));
+    setup_.insert(setup_.end(), piece.begin(), piece.end());
+    if ((frame.flag & wire::kMore) != 0) {
+        return;
+    }
+    const wire::Bytes whole = std::exchange(setup_, {});
+    if (const auto setup = wire::decode<wire::Setup>(whole)) {
+        on_setup(*setup);
+    } else {
+        console("the host sent a malformed setup");
+        on_setup({.version = 0});
     }
 }
 

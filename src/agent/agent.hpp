@@ -35,6 +35,7 @@ private:
     void say_hello();
     void on_control(const wire::Frame& frame);
     void on_frame_before_setup(const wire::Frame& frame);
+    void on_setup_piece(const wire::Frame& frame);
     void on_setup(const wire::Setup& setup);
     Outcome<wire::Ready> set_up(const wire::Setup& setup, std::uint64_t received_ns);
     void begin_shutdown();
@@ -48,6 +49,7 @@ private:
     State state_ = State::fresh;
     bool mounted_ = false;
     std::uint64_t root_bytes_ = 0;
+    wire::Bytes setup_; // the pieces so far
     Drains drains_;
     std::unique_ptr<CgroupTree> cgroups_;
     std::unique_ptr<ExecTable> execs_; // once there are cgroups

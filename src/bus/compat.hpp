@@ -121,18 +121,27 @@ std::string signature() {
 #endif
 }
 
-// Who called the method that is being handled; only inside a handler.
+// The unique bus name (":1.42") of who called the method that is being handled; only inside a
+// handler.
+inline std::string current_sender_name(sdbus::IObject& object) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    return sender_of(object.getCurrentlyProcessedMessage());
+#else
+    return sender_of(*object.getCurrentlyProcessedMessage());
+#endif
+}
+
+// The same with its effective user, asked of the bus, which waits for its answer.
 struct Sender {
-    std::string name;      // unique bus name, ":1.42"
-    std::uint32_t uid = 0; // effective; asked of the bus, which waits for its answer
+    std::string name;
+    std::uint32_t uid = 0;
 };
 inline Sender current_sender(sdbus::IObject& object) {
 #if WORKDIR_SDBUS_MAJOR >= 2
-    const sdbus::Message message = object.getCurrentlyProcessedMessage();
+    return {current_sender_name(object), object.getCurrentlyProcessedMessage().getCredsEuid()};
 #else
-    const sdbus::Message& message = *object.getCurrentlyProcessedMessage();
+    return {current_sender_name(object), object.getCurrentlyProcessedMessage()->getCredsEuid()};
 #endif
-    return {sender_of(message), message.getCredsEuid()};
 }
 
 // A signal to one receiver alone.

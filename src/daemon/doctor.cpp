@@ -44,8 +44,8 @@ Finding check_accel(const Result<sandbox::AccelDecision>& decision) {
                                   "not call it a security boundary ({})",
                                   decision->detail),
             .remedy = "enable virtualization in the firmware (or nested virtualization on the "
-                      "outer host) and load kvm_intel or kvm_amd; remove /run/workdir/accel to "
-                      "probe again"};
+                      "outer host) and load kvm_intel or kvm_amd; to probe again, "
+                      "remove /run/workdir/accel and restart workdird"};
 }
 
 Finding check_cgroup() {

@@ -190,7 +190,7 @@ void ImageJobs::on_state(Entry& entry, const pid1::UnitState& state) {
         finish(entry, ImageJob::State::cancelled, "cancelled; nothing was kept");
     } else {
         finish(entry, ImageJob::State::failed,
-               fmt::format("failed while: {}; see journalctl -u {}", job.status, job.unit));
+               fmt::format("{}; see journalctl -u {}", job.status, job.unit));
     }
     units_.reset_failed(job.unit, [](const Result<void>&) {});
 }

@@ -55,6 +55,20 @@ Result<void> Manager::admit(const model::SandboxSpec& spec, std::uint32_t owner_
     return model::admit(spec, context_.config.limits, usage, new_one);
 }
 
+namespace {
+
+std::string name_taken(const Sandbox& sandbox, std::uint32_t asking_uid) {
+    const store::SandboxRow& row = sandbox.row();
+    return row.owner_uid == asking_uid
+               ? fmt::format("there is a sandbox of the name {} already ({}); choose another name, "
+                             "or remove it with wd rm",
+                             quote(row.spec.name), row.id)
+               : fmt::format("another user has a sandbox of the name {}; choose another name",
+                             quote(row.spec.name));
+}
+
+} // namespace
+
 Result<std::string> Manager::create(model::SandboxSpec spec, std::uint32_t owner_uid,
                                     std::function<void(const std::string&, model::Phase)> on_phase,
                                     Created done) {
@@ -64,10 +78,7 @@ Result<std::string> Manager::create(model::SandboxSpec spec, std::uint32_t owner
     if (!spec.name.empty()) {
         for (const auto& [id, sandbox] : sandboxes_) {
             if (sandbox->row().spec.name == spec.name) {
-                return fail(ErrorCode::exists,
-                            fmt::format("there is a sandbox of the name {} already ({}); choose "
-                                        "another name, or remove it with wd rm",
-                                        quote(spec.name), id));
+                return fail(ErrorCode::exists, name_taken(*sandbox, owner_uid));
             }
         }
     }

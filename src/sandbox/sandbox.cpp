@@ -315,9 +315,9 @@ void Sandbox::on_ready(const control::Ready& ready) {
     row_.end = {};
     set_state(model::State::running);
     save();
-    log::notice(fmt::format("ready after {:.0f} ms ({})", row_.timings.ready,
-                            model::to_string(row_.accel)),
-                row_.id);
+    log::notice(
+        fmt::format("ready after {:.0f} ms ({})", row_.timings.ready, model::to_string(row_.accel)),
+        row_.id);
     phase(model::Phase::ready);
     const auto boot = std::exchange(boot_, nullptr);
     boot->done({});
@@ -452,24 +452,29 @@ void Sandbox::purge() {
         log::error(done.error().message, row_.id);
     }
     context_.worker.run([folder = context_.paths.sandboxes()] { return remove_trash(folder); },
-                        [this, alive = std::weak_ptr(alive_)](const Result<void>& removed) {
-                            if (alive.expired()) {
-                                return;
-                            }
-                            if (!removed) {
-                                log::error(removed.error().message, row_.id);
-                            }
-                            if (auto done = context_.store.remove(row_.id); !done) {
-                                log::error(done.error().message, row_.id);
-                            }
-                            finish_stops({});
-                            const auto waiting = std::exchange(removing_, {});
-                            const auto removed_callback = observer_.removed;
-                            removed_callback(*this);
-                            for (const Done& done : waiting) {
-                                done({});
+                        [this, alive = std::weak_ptr(alive_)](Result<void> removed) {
+                            if (!alive.expired()) {
+                                end_purge(std::move(removed));
                             }
                         });
+}
+
+// What is left after a failure is tried again when workdird starts; the callers hear of it.
+void Sandbox::end_purge(Result<void> removed) {
+    if (auto done = context_.store.remove(row_.id); !done && removed) {
+        removed = std::move(done);
+    }
+    if (!removed) {
+        log::error(removed.error().message, row_.id);
+        removed.error().message += "; the rest goes when workdird is restarted";
+    }
+    finish_stops({});
+    const auto waiting = std::exchange(removing_, {});
+    const auto removed_callback = observer_.removed;
+    removed_callback(*this);
+    for (const Done& done : waiting) {
+        done(removed);
+    }
 }
 
 void Sandbox::finish_stops(const Result<void>& result) {

@@ -121,6 +121,7 @@ private:
     void save();
     void record_end(model::End end);
     void purge();
+    void end_purge(Result<void> removed);
     void finish_stops(const Result<void>& result);
 
     Context& context_;

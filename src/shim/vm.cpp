@@ -3,6 +3,7 @@
 #include "util/log.hpp"
 #include "util/text.hpp"
 #include "vmm/command_line.hpp"
+#include "vmm/tsc.hpp"
 
 #include <ctime>
 #include <utility>
@@ -102,6 +103,7 @@ Result<void> Vm::start(std::vector<Fd> fds) {
                          .accel = launch_.accel,
                          .cpus = launch_.cpus,
                          .memory_bytes = launch_.memory_bytes,
+                         .tsc_khz = launch_.accel == model::Accel::tcg ? vmm::measure_tsc_khz() : 0,
                          .kernel_fd = fds[1].get(),
                          .initrd_fd = fds[2].get(),
                          .qmp_fd = qmp->second.get(),

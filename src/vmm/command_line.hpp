@@ -22,6 +22,7 @@ struct VmConfig {
     model::Accel accel = model::Accel::tcg;
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 0;
+    std::uint64_t tsc_khz = 0; // of the host; for TCG only
     int kernel_fd = -1;
     int initrd_fd = -1;
     int qmp_fd = -1;            // connected stream sockets

@@ -47,7 +47,7 @@ struct Ready {
 // Limits of Linux itself: MAX_ARG_STRLEN is 32 pages (include/uapi/linux/binfmts.h), and the total
 // may be a quarter of the stack limit of 8 MiB (execve(2)); half of that leaves room for both.
 inline constexpr std::size_t kMaxArgument = 128 * 1024 - 1;
-inline constexpr std::size_t kMaxExecRequest = 1024 * 1024;
+inline constexpr std::size_t kMaxExecRequest = 1024 * 1024; // and of a Setup
 
 struct ExecRequest {
     std::vector<std::string> argv; // argv[0] is looked up in PATH of the final environment

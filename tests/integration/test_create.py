@@ -90,6 +90,13 @@ def test_env_of_create_reaches_every_process(make_sandbox):
         b"mine\n", "exec's own wins"
 
 
+def test_env_of_more_than_one_message_arrives_whole(make_sandbox):
+    variables = [f"V{n}={n:02d}" + "x" * 12000 for n in range(10)]
+    sandbox = make_sandbox(*tiny(), *(word for v in variables for word in ("--env", v)))
+    assert sandbox.exec_ok("sh", "-c", "env | grep -c ^V; printenv V9").text.split("\n")[:2] == \
+        ["10", variables[9].removeprefix("V9=")]
+
+
 def test_name_label_and_id_find_it(make_sandbox):
     sandbox = make_sandbox(*tiny(), "--name", "wdtest-name", "--label", "team=blue",
                            "--label", "a/b=")

@@ -2,6 +2,7 @@
 #include "vmm/line_reader.hpp"
 #include "vmm/qmp_client.hpp"
 #include "vmm/qmp_message.hpp"
+#include "vmm/tsc.hpp"
 
 #include "util/fd.hpp"
 
@@ -26,26 +27,32 @@ std::string lines(const std::vector<std::string>& argv) {
     return text;
 }
 
-constexpr const char* kMachine =
-    "-M microvm,rtc=off,acpi=off,isa-serial=on,x-option-roms=off,memory-backend=ram0,"
-    "suppress-vmdesc=on\n";
-constexpr const char* kMiddle =
-    "-nodefaults\n"
-    "-no-user-config\n"
-    "-nographic\n"
-    "-no-reboot\n"
-    "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny\n"
-    "-kernel /proc/self/fd/10\n"
-    "-initrd /proc/self/fd/11\n"
-    "-append console=ttyS0 reboot=t panic=-1 no_timer_check quiet\n"
-    "-chardev socket,id=qmp,fd=12\n"
-    "-mon chardev=qmp,mode=control\n"
-    "-chardev socket,id=console,fd=14\n"
-    "-serial chardev:console\n"
-    "-global virtio-mmio.force-legacy=false\n"
-    "-device virtio-serial-device\n"
-    "-chardev socket,id=agent,fd=13\n"
-    "-device virtserialport,id=agent-port,chardev=agent,name=dev.workdir.agent\n";
+std::string machine(const char* rtc) {
+    return std::string("-M microvm,rtc=") + rtc +
+           ",acpi=off,isa-serial=on,x-option-roms=off,memory-backend=ram0,suppress-vmdesc=on\n";
+}
+
+std::string middle(const char* clock) {
+    return std::string("-nodefaults\n"
+                       "-no-user-config\n"
+                       "-nographic\n"
+                       "-no-reboot\n"
+                       "-sandbox "
+                       "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny\n"
+                       "-kernel /proc/self/fd/10\n"
+                       "-initrd /proc/self/fd/11\n"
+                       "-append console=ttyS0 reboot=t panic=-1 no_timer_check quiet") +
+           clock +
+           "\n"
+           "-chardev socket,id=qmp,fd=12\n"
+           "-mon chardev=qmp,mode=control\n"
+           "-chardev socket,id=console,fd=14\n"
+           "-serial chardev:console\n"
+           "-global virtio-mmio.force-legacy=false\n"
+           "-device virtio-serial-device\n"
+           "-chardev socket,id=agent,fd=13\n"
+           "-device virtserialport,id=agent-port,chardev=agent,name=dev.workdir.agent\n";
+}
 constexpr const char* kEnd = "-device virtio-balloon-device,free-page-reporting=on\n"
                              "-device virtio-rng-device\n";
 
@@ -54,6 +61,7 @@ VmConfig config() {
             .accel = model::Accel::tcg,
             .cpus = 1,
             .memory_bytes = 512ull << 20,
+            .tsc_khz = 2'000'000,
             .kernel_fd = 10,
             .initrd_fd = 11,
             .qmp_fd = 12,
@@ -65,13 +73,13 @@ VmConfig config() {
 
 TEST_CASE("command line: TCG, one processor, no disk (the probe)") {
     CHECK(lines(command_line(config())) ==
-          std::string("/usr/bin/qemu-system-x86_64\n") + kMachine +
+          "/usr/bin/qemu-system-x86_64\n" + machine("on") +
               "-accel tcg,tb-size=64,thread=single\n"
-              "-cpu max\n"
+              "-cpu max,-erms,-fsrm\n"
               "-smp 1\n"
               "-m size=512M\n"
               "-object memory-backend-ram,id=ram0,size=512M,share=off\n" +
-              kMiddle + kEnd);
+              middle(" tsc=reliable tsc_early_khz=2000000 lpj=8000000") + kEnd);
 }
 
 TEST_CASE("command line: KVM, four processors, image and layer") {
@@ -83,13 +91,13 @@ TEST_CASE("command line: KVM, four processors, image and layer") {
     vm.layers = {{.fd = 20, .qcow2 = false, .read_only = true},
                  {.fd = 21, .qcow2 = true, .read_only = false}};
     CHECK(lines(command_line(vm)) ==
-          std::string("/usr/bin/qemu-system-x86_64-microvm\n") + kMachine +
+          "/usr/bin/qemu-system-x86_64-microvm\n" + machine("off") +
               "-accel kvm\n"
               "-cpu host\n"
               "-smp 4\n"
               "-m size=1073745920B\n"
               "-object memory-backend-ram,id=ram0,size=1073745920B,share=off\n" +
-              kMiddle +
+              middle("") +
               R"(-add-fd fd=20,set=1
 -blockdev {"driver":"file","node-name":"f0","filename":"/dev/fdset/1","read-only":true,"locking":"off","aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"ignore"}
 -blockdev {"driver":"raw","node-name":"l0","file":"f0","read-only":true}
@@ -107,7 +115,8 @@ TEST_CASE("command line: TCG with several processors, three layers, the lowest a
                  {.fd = 31, .qcow2 = true, .read_only = true},
                  {.fd = 32, .qcow2 = true, .read_only = false}};
     const std::string text = lines(command_line(vm));
-    CHECK(text.find("-accel tcg,tb-size=64,thread=multi\n-cpu max\n-smp 2\n") != text.npos);
+    CHECK(text.find("-accel tcg,tb-size=64,thread=multi\n-cpu max,-erms,-fsrm\n-smp 2\n") !=
+          text.npos);
     CHECK(text.find(R"("node-name":"l0","file":"f0","read-only":true,"backing":null})") !=
           text.npos);
     CHECK(text.find(R"("node-name":"l1","file":"f1","read-only":true,"backing":"l0"})") !=
@@ -115,6 +124,13 @@ TEST_CASE("command line: TCG with several processors, three layers, the lowest a
     CHECK(text.find(R"("node-name":"l2","file":"f2","read-only":false,"backing":"l1",)") !=
           text.npos);
     CHECK(text.find("drive=l2,") != text.npos);
+}
+
+TEST_CASE("the frequency of the TSC: two measurements agree") {
+    const auto one = static_cast<double>(measure_tsc_khz());
+    const auto other = static_cast<double>(measure_tsc_khz());
+    CHECK(one > 500'000); // half a GHz: slower than any machine with KVM
+    CHECK(other == doctest::Approx(one).epsilon(0.001));
 }
 
 TEST_CASE("lines are cut where they end, whatever pieces they come in") {

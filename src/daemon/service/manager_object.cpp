@@ -21,6 +21,44 @@ ManagerObject::~ManagerObject() {
     unregisterAdaptor();
 }
 
+// A create whose caller leaves the bus is undone.
+struct ManagerObject::Caller {
+    sdbus::Slot watch; // of its name on the bus
+    bool left = false;
+    std::string id; // of its sandbox, once there is one
+};
+
+// The watch comes before admit() asks the bus who the caller is: one that left before is refused
+// there, one that leaves later is noticed here.
+Result<std::shared_ptr<ManagerObject::Caller>> ManagerObject::watch_caller() {
+    auto caller = std::make_shared<Caller>();
+    auto watching = bus::attempt([&] {
+        caller->watch = bus::add_match(
+            service_.bus().get(),
+            fmt::format("type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',"
+                        "arg0='{}'",
+                        bus::current_sender_name(getObject())),
+            [this, weak = std::weak_ptr(caller)](sdbus::Message&) {
+                if (const auto gone = weak.lock()) {
+                    gone->left = true;
+                    abandon(gone->id);
+                }
+            });
+    });
+    if (!watching) {
+        return fail(std::move(watching).error());
+    }
+    return caller;
+}
+
+void ManagerObject::abandon(const std::string& id) {
+    sandbox::Sandbox* const left = service_.manager().find_id(id);
+    if (left != nullptr && left->state() == model::State::creating) {
+        log::info("its creator has gone", id);
+        left->remove([](const Result<void>&) {});
+    }
+}
+
 void ManagerObject::Create(sdbus::Result<sdbus::ObjectPath, bus::Dict>&& result,
                            bus::Dict options) {
     const CreateReply reply(std::move(result));
@@ -29,14 +67,24 @@ void ManagerObject::Create(sdbus::Result<sdbus::ObjectPath, bus::Dict>&& result,
         reply.fail(read.error());
         return;
     }
-    service_.admit(getObject(), INTERFACE_NAME, "Create", reply,
-                   [this, reply, read = std::move(*read)](const bus::Sender& sender) {
-                       create(sender, read, reply);
-                   });
+    auto caller = watch_caller();
+    if (!caller) {
+        reply.fail(caller.error());
+        return;
+    }
+    service_.admit(
+        getObject(), INTERFACE_NAME, "Create", reply,
+        [this, reply, read = std::move(*read), caller = *caller](const bus::Sender& sender) {
+            if (caller->left) {
+                reply.fail(Error{ErrorCode::cancelled, 0, "the caller has gone"});
+            } else {
+                create(sender, read, caller, reply);
+            }
+        });
 }
 
 void ManagerObject::create(const bus::Sender& sender, CreateOptions options,
-                           const CreateReply& reply) {
+                           const std::shared_ptr<Caller>& caller, const CreateReply& reply) {
     const auto on_phase = [this, destination = sender.name,
                            token = options.token](const std::string& id, model::Phase phase) {
         if (!token.empty()) {
@@ -46,47 +94,19 @@ void ManagerObject::create(const bus::Sender& sender, CreateOptions options,
             });
         }
     };
-    // The callback may come before create() has returned the id: the watch is of use only while the
-    // create runs.
-    struct Progress {
-        std::string id;
-        bool finished = false;
-    };
-    auto progress = std::make_shared<Progress>();
     const auto id = service_.manager().create(
         std::move(options.spec), sender.uid, on_phase,
-        [this, reply, progress](Result<sandbox::Sandbox*> created) {
-            progress->finished = true;
-            watched_callers_.erase(progress->id);
+        [reply, caller](Result<sandbox::Sandbox*> created) { // the watch ends with this
             if (!created) {
                 reply.fail(created.error());
                 return;
             }
             reply(bus::make_path(sandbox_path((*created)->id())), report_of(**created));
         });
-    if (!id) {
+    if (id) {
+        caller->id = *id;
+    } else {
         reply.fail(id.error());
-        return;
-    }
-    if (progress->finished) {
-        return;
-    }
-    progress->id = *id;
-    auto watch = bus::attempt([&] {
-        return bus::add_match(service_.bus().get(),
-                              fmt::format("type='signal',sender='org.freedesktop.DBus',member="
-                                          "'NameOwnerChanged',arg0='{}'",
-                                          sender.name),
-                              [this, id = *id](sdbus::Message&) {
-                                  sandbox::Sandbox* const left = service_.manager().find_id(id);
-                                  if (left != nullptr && left->state() == model::State::creating) {
-                                      log::info("its creator has gone", id);
-                                      left->remove([](const Result<void>&) {});
-                                  }
-                              });
-    });
-    if (watch) {
-        watched_callers_.emplace(*id, std::move(*watch));
     }
 }
 

@@ -34,15 +34,17 @@ private:
     void Doctor(sdbus::Result<std::vector<bus::Dict>>&& result) override;
     std::string Version() override;
 
-    void create(const bus::Sender& sender, CreateOptions options, const CreateReply& reply);
+    struct Caller;
+    Result<std::shared_ptr<Caller>> watch_caller();
+    void abandon(const std::string& id);
+    void create(const bus::Sender& sender, CreateOptions options,
+                const std::shared_ptr<Caller>& caller, const CreateReply& reply);
     std::vector<bus::Dict> list(const ListOptions& options, std::uint32_t uid);
     Result<std::vector<std::string>> remove_image(const std::string& name,
                                                   const std::string& version);
     std::vector<bus::Dict> list_images();
 
     Service& service_;
-    // A create whose caller leaves the bus is undone: by id, the watch on its name.
-    std::map<std::string, sdbus::Slot> watched_callers_;
 };
 
 } // namespace wd::daemon

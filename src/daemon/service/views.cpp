@@ -77,7 +77,8 @@ Result<CreateOptions> read_create_options(const bus::Dict& dict, const config::D
     CreateOptions options;
     model::SandboxSpec& spec = options.spec;
     spec.image = reader.take<std::string>("image").value_or(defaults.image);
-    spec.name = reader.take<std::string>("name").value_or("");
+    const auto name = reader.take<std::string>("name");
+    spec.name = name.value_or("");
     spec.cpus = reader.take<std::uint32_t>("cpus").value_or(defaults.cpus);
     spec.memory_bytes = reader.take<std::uint64_t>("memory").value_or(defaults.memory_bytes);
     spec.disk_bytes = reader.take<std::uint64_t>("disk").value_or(defaults.disk_bytes);
@@ -86,6 +87,10 @@ Result<CreateOptions> read_create_options(const bus::Dict& dict, const config::D
     options.token = reader.take<std::string>("token").value_or("");
     if (auto good = reader.finish(); !good) {
         return fail(std::move(good).error());
+    }
+    if (name && name->empty()) {
+        return fail(ErrorCode::invalid_argument,
+                    "the sandbox name is empty; leave it out for a sandbox without a name");
     }
     if (options.token.size() > kMaxToken) {
         return fail(ErrorCode::invalid_argument, fmt::format("token of {} bytes; the limit is {}",
