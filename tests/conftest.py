@@ -7,6 +7,23 @@ from support.process import eventually, run
 from support.sandbox import SHARED, Sandbox, create, remove_shared
 
 
+class FailuresAtOnce:
+    """Shows a failure when it happens: the run is long, and the machine can still be looked at."""
+
+    def __init__(self, config):
+        self.plugins = config.pluginmanager
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            terminal = self.plugins.get_plugin("terminalreporter")
+            terminal.write_line(f"\n{report.nodeid} ({report.when})\n{report.longreprtext}")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(FailuresAtOnce(config))
+
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
