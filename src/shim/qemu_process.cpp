@@ -1,14 +1,19 @@
 #include "shim/qemu_process.hpp"
 
+#include "control/socket.hpp"
+#include "shim/spawn_guard.hpp"
 #include "util/log.hpp"
 #include "util/text.hpp"
 
 #include <array>
 #include <cerrno>
+#include <csignal>
+#include <cstring>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,16 +40,36 @@ Result<Pipe> make_pipe() {
 struct ChildSetup {
     char* const* argv;
     std::span<const int> inherited;
+    const SpawnGuard* guard;
     int null_fd;
     int stderr_fd;
     int report_fd; // CLOEXEC: closes without a word when exec succeeds
     pid_t parent;
 };
 
+// What the child says on report_fd, a SOCK_SEQPACKET: an errno and then the end, or the listener of
+// its guard.
 [[noreturn]] void give_up(int report_fd) {
     const int error = errno;
     const ssize_t n = ::write(report_fd, &error, sizeof error);
     ::_exit(n == sizeof error ? 127 : 126);
+}
+
+bool send_listener(int report_fd, int listener) {
+    char byte = 0;
+    iovec data{.iov_base = &byte, .iov_len = 1};
+    alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(head), &listener, sizeof listener);
+    return ::sendmsg(report_fd, &message, MSG_NOSIGNAL) == 1;
 }
 
 // When the unit runs out of memory the kernel shall take QEMU, so that the shim can tell why: the
@@ -88,18 +113,31 @@ void prefer_for_oom() {
     char path[] = "PATH=/usr/bin:/bin";
     char locale[] = "LC_ALL=C";
     char* environment[] = {path, locale, nullptr};
+    // Last, as from here on the only exec is that of QEMU, when the parent lets it.
+    const int listener = setup.guard->install();
+    if (listener < 0 || !send_listener(setup.report_fd, listener)) {
+        give_up(setup.report_fd);
+    }
     ::execve(setup.argv[0], setup.argv, environment);
     give_up(setup.report_fd);
 }
 
-// 0 when exec succeeded, else its errno. Blocks for as long as exec takes.
-int read_report(int fd) {
-    int error = 0;
-    ssize_t n = 0;
-    do {
-        n = ::read(fd, &error, sizeof error);
-    } while (n < 0 && errno == EINTR);
-    return n == sizeof error ? error : 0;
+// Sees the child through its exec, for as long as that takes. Error: what the child could not do.
+Result<void> await_exec(int report, const std::string& program) {
+    for (;;) {
+        auto packet = control::receive_packet(report, sizeof(int));
+        if (!packet) { // the end: QEMU runs, or the child was killed, which its exit will tell
+            return {};
+        }
+        if (packet->fds.size() == 1) {
+            if (auto done = SpawnGuard::let_one_exec(std::move(packet->fds[0])); !done) {
+                return done;
+            }
+        } else if (int error = 0; packet->text.size() == sizeof error) {
+            std::memcpy(&error, packet->text.data(), sizeof error);
+            return fail_errno(error, fmt::format("start {}", program), ErrorCode::start_failed);
+        }
+    }
 }
 
 } // namespace
@@ -117,16 +155,20 @@ Result<std::unique_ptr<QemuProcess>> QemuProcess::spawn(const event::Loop& loop,
     if (!null) {
         return fail_errno(errno, "open /dev/null");
     }
-    auto report = make_pipe();
+    auto guard = SpawnGuard::create();
+    auto report = socket_pair(SOCK_SEQPACKET);
     auto output = make_pipe();
-    if (!report || !output) {
-        return fail(std::move(!report ? report : output).error());
+    if (!guard || !report || !output) {
+        return fail(!guard    ? std::move(guard).error()
+                    : !report ? std::move(report).error()
+                              : std::move(output).error());
     }
     const ChildSetup setup{.argv = words.data(),
                            .inherited = inherited,
+                           .guard = &*guard,
                            .null_fd = null.get(),
                            .stderr_fd = output->write.get(),
-                           .report_fd = report->write.get(),
+                           .report_fd = report->second.get(),
                            .parent = ::getpid()};
     const pid_t pid = ::fork();
     if (pid < 0) {
@@ -135,11 +177,12 @@ Result<std::unique_ptr<QemuProcess>> QemuProcess::spawn(const event::Loop& loop,
     if (pid == 0) {
         run_child(setup);
     }
-    report->write.reset();
+    report->second.reset();
     output->write.reset();
-    if (const int error = read_report(report->read.get()); error != 0) {
+    if (auto done = await_exec(report->first.get(), argv[0]); !done) {
+        (void)::kill(pid, SIGKILL);
         (void)::waitpid(pid, nullptr, 0);
-        return fail_errno(error, fmt::format("start {}", argv[0]), ErrorCode::start_failed);
+        return fail(std::move(done).error());
     }
 
     std::unique_ptr<QemuProcess> process(new QemuProcess);

