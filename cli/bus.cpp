@@ -210,6 +210,7 @@ constexpr std::string_view kStartIt =
 bool is_absence(std::string_view name) {
     return name == "org.freedesktop.DBus.Error.ServiceUnknown" ||
            name == "org.freedesktop.DBus.Error.NameHasNoOwner" ||
+           name == "org.freedesktop.DBus.Error.TimedOut" || // it was to be started, and did not
            name.starts_with("org.freedesktop.DBus.Error.Spawn.") ||
            name.starts_with("org.freedesktop.systemd1.");
 }

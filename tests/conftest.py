@@ -1,4 +1,5 @@
 import os
+import signal
 
 import pytest
 
@@ -26,6 +27,10 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("last") is not None)
+
+
+# Whoever starts the tests in the background ignores SIGINT, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

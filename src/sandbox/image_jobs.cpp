@@ -213,13 +213,14 @@ void ImageJobs::finish(Entry& entry, ImageJob::State state, std::string status) 
     }
 }
 
-void ImageJobs::cancel(std::uint32_t number) {
+Result<void> ImageJobs::cancel(std::uint32_t number) {
     const auto at = jobs_.find(number);
     if (at == jobs_.end() || at->second->job.state != ImageJob::State::running) {
-        return;
+        return fail(ErrorCode::wrong_state, fmt::format("job {} has ended already", number));
     }
     at->second->cancelled = true;
     units_.stop(at->second->job.unit, [](const Result<void>&) {});
+    return {};
 }
 
 const ImageJob* ImageJobs::find(std::uint32_t number) const {

@@ -43,7 +43,7 @@ public:
 
     // Error: not_found (no recipe), wrong_state (a build of that name runs), disk_full.
     Result<const ImageJob*> build(const std::string& name, std::uint64_t disk_reserve_bytes);
-    void cancel(std::uint32_t number);
+    Result<void> cancel(std::uint32_t number); // error: wrong_state when it has ended
     const ImageJob* find(std::uint32_t number) const;
 
     // Removes, in the worker, what is out of sight: discarded versions, staging folders of dead

@@ -7,11 +7,13 @@
 #include "util/text.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 namespace wd::sandbox {
 namespace {
@@ -253,6 +255,14 @@ void Sandbox::launch_when_possible() {
 }
 
 Result<void> Sandbox::launch() {
+    const std::string qemu = qemu_binary(context_.config, row_.accel);
+    if (::access(qemu.c_str(), X_OK) < 0) {
+        return fail_errno(errno,
+                          fmt::format("the VMM {} cannot be run (install qemu-system-x86, or "
+                                      "correct vmm.qemu in workdird.toml)",
+                                      qemu),
+                          ErrorCode::start_failed);
+    }
     auto guest = open_guest_files(context_.config);
     if (!guest) {
         return fail(std::move(guest).error());
@@ -275,7 +285,7 @@ Result<void> Sandbox::launch() {
     }
     return machine_->launch(
         {.accel = row_.accel,
-         .qemu = qemu_binary(context_.config, row_.accel),
+         .qemu = qemu,
          .cpus = row_.spec.cpus,
          .memory_bytes = row_.spec.memory_bytes,
          .layers = {{.qcow2 = false, .read_only = true}, {.qcow2 = true, .read_only = false}},

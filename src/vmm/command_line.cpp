@@ -47,7 +47,9 @@ std::string kernel_arguments(const VmConfig& config) {
     // reboot=t (triple fault), panic=-1 and -no-reboot: a guest that reboots or panics ends QEMU.
     // no_timer_check: on a busy host the ticks of an emulated timer come too late for the kernel's
     // test of it, which then panics ("IO-APIC + timer doesn't work"). KVM guests skip it anyway.
-    std::string text = "console=ttyS0 reboot=t panic=-1 no_timer_check quiet";
+    // numdummies, numifbs: these drivers would begin with network interfaces that nobody asked for.
+    std::string text = "console=ttyS0 reboot=t panic=-1 no_timer_check quiet dummy.numdummies=0 "
+                       "ifb.numifbs=0";
     if (config.accel == model::Accel::tcg) {
         // A microvm has nothing to calibrate the TSC with; left alone, Linux counts the timer's
         // interrupts, of which a busy host loses many, and the guest's clock falls behind. lpj is

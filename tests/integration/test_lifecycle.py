@@ -70,7 +70,7 @@ def test_stop_and_start_keep_the_disk(running):
     assert (seen["state"], seen["end_reason"]) == ("stopped", "stopped")
     assert seen["ended_us"] > 0
     assert host.unit_property(running.unit, "ActiveState") in ("inactive", "")
-    report = wd_ok("start", "--json", running.id).json[0]
+    report = wd_ok("start", "--json", running.id).json
     assert report["boot_path"] == "cold_boot" and report["timings_ms"]["ready"] > 0
     assert running.sh("cat /root/file /workspace/other") == "kept\nalso"
     assert "end_reason" not in running.inspect() or running.inspect()["end_reason"] == "none"
@@ -186,9 +186,9 @@ def test_rm_all(no_shared_sandboxes, one):
     assert listed() == {}
 
 
-def test_rm_without_arguments_removes_nothing(running):
+def test_rm_without_arguments_removes_nothing(sandbox):
     wd_fails("rm", rc=2)
-    assert running.state == "running"
+    assert sandbox.state == "running"
 
 
 # ---- logs
@@ -208,9 +208,9 @@ def test_logs_follow(sandbox):
 
 def test_the_console_log_is_bounded(make_sandbox):
     sandbox = make_sandbox(*tiny())
-    sandbox.exec("sh", "-c", "yes wdtest-flood | head -c 40M > /dev/console", timeout=300)
+    sandbox.exec("sh", "-c", "yes wdtest-flood | head -c 3M > /dev/console", timeout=300)
     size = os.stat(sandbox.inspect()["console"]).st_blocks * 512
-    assert size < 32 << 20, f"a guest wrote {size} bytes of the host's disk through its console"
+    assert size <= 1 << 20, f"a guest wrote {size} bytes of the host's disk through its console"
     assert sandbox.usable()
 
 

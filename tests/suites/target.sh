@@ -3,6 +3,7 @@
 # lib.sh, with TARGET and TARGET_NAME set.
 
 TESTS_IN=/var/tmp/workdir-tests
+BAD_AGENTS_IN=/usr/local/lib/workdir-test # workdird opens them, and its /var/tmp is private
 
 # The same packages as a newer version, for the tests of upgrades: repacked, not rebuilt.
 newer_packages() {
@@ -25,8 +26,8 @@ bad_agents() {
     install_build_deps
     [[ -d $build/meson-info ]] || meson setup "$build" --buildtype=release -Dtests=true
     ninja -C "$build" "${images[@]}"
-    target_run mkdir -p "$TESTS_IN/bad-agents" </dev/null
-    target_tool push "${images[@]/#/$build/}" "$TESTS_IN/bad-agents"
+    target_run mkdir -p "$BAD_AGENTS_IN" </dev/null
+    target_tool push "${images[@]/#/$build/}" "$BAD_AGENTS_IN"
 }
 
 # Up, the packages installed by apt, the image there, the tests and their tools.
@@ -74,7 +75,7 @@ run_pytest() {
     target_run rm -f "$report" </dev/null
     target_run --cwd "$TESTS_IN/tests" env PYTHONDONTWRITEBYTECODE=1 WD_TEST_TARGET="$TARGET" \
         WD_TEST_DEBS="$TESTS_IN/debs" WD_TEST_DEBS_UPGRADE="$TESTS_IN/newer" \
-        WD_TEST_BAD_AGENT="$TESTS_IN/bad-agents" \
+        WD_TEST_BAD_AGENT="$BAD_AGENTS_IN" \
         python3 -m pytest -p no:cacheprovider --color=no --junitxml="$report" "${@/#tests\//}" </dev/null || rc=$?
     target_run cat "$report" </dev/null >"$here" || true
     add_results pytest "$here"

@@ -42,7 +42,8 @@ std::string middle(const char* sandbox, const char* clock) {
            sandbox +
            std::string("-kernel /proc/self/fd/10\n"
                        "-initrd /proc/self/fd/11\n"
-                       "-append console=ttyS0 reboot=t panic=-1 no_timer_check quiet") +
+                       "-append console=ttyS0 reboot=t panic=-1 no_timer_check quiet "
+                       "dummy.numdummies=0 ifb.numifbs=0") +
            clock +
            "\n"
            "-chardev socket,id=qmp,fd=12\n"

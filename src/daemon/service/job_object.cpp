@@ -34,8 +34,8 @@ void JobObject::changed() {
 void JobObject::Cancel(sdbus::Result<>&& result) {
     const Reply<> reply(std::move(result));
     service_.admit(getObject(), INTERFACE_NAME, "Cancel", reply, [this, reply](const bus::Sender&) {
-        service_.image_jobs().cancel(number_);
-        reply();
+        const auto done = service_.image_jobs().cancel(number_);
+        done ? reply() : reply.fail(done.error());
     });
 }
 
