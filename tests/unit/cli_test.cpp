@@ -195,11 +195,11 @@ TEST_CASE("table: columns line up, and text from outside is harmless") {
 }
 
 TEST_CASE("fields: units and nesting for a person") {
-    Json object{{"id", "x"},
+    Json object{{"accel", "kvm"},
+                {"id", "x"},
                 {"memory_bytes", 512u << 20},
                 {"created_us", 1000000u},
                 {"labels", Json::object({{"k", "v"}})},
-                {"accel", "kvm"},
                 {"env_names", Json::array()},
                 {"timings_ms", Json::object({{"ready", 12.34}})}};
     CHECK(fields_text(object) == "id:          x\n"
