@@ -197,6 +197,8 @@ void Agent::on_setup(const wire::Setup& setup) {
                 ms(ready->mount_ns), ms(ready->identity_ns));
         wire::append_frame(port_.out(),
                            {.type = FrameType::ready, .payload = wire::encode(*ready)});
+        port_.flush();
+        settle();
         return;
     }
     // Fail closed: without its identity the machine runs nothing.
@@ -227,12 +229,12 @@ Outcome<wire::Ready> Agent::set_up(const wire::Setup& setup, std::uint64_t recei
     }
     const std::uint64_t clock_set = boot_ns();
     if (!mounted_) {
-        auto bytes = mount_root(setup.root_device, clock_set + kDiskDeadline);
-        if (!bytes) {
-            return pass_on(bytes.error());
+        auto root = mount_root(setup.root_device, clock_set + kDiskDeadline);
+        if (!root) {
+            return pass_on(root.error());
         }
         mounted_ = true;
-        root_bytes_ = *bytes;
+        root_ = *root;
     }
     const std::uint64_t mounted = boot_ns();
     if (auto done = set_identity(setup); !done) {
@@ -248,7 +250,19 @@ Outcome<wire::Ready> Agent::set_up(const wire::Setup& setup, std::uint64_t recei
     }
     return wire::Ready{.mount_ns = mounted - clock_set,
                        .identity_ns = clock_set - received_ns + (boot_ns() - mounted),
-                       .root_bytes = root_bytes_};
+                       .root_bytes = root_.bytes};
+}
+
+void Agent::settle() {
+    if (!std::exchange(root_.grown, false)) {
+        return;
+    }
+    if (const pid_t child = ::fork(); child == 0) { // reaped with all other orphans
+        settle_root();
+        ::_exit(0);
+    } else if (child < 0) {
+        settle_root();
+    }
 }
 
 void Agent::begin_shutdown() {

@@ -6,6 +6,7 @@
 #include "agent/exec_table.hpp"
 #include "agent/poller.hpp"
 #include "agent/port.hpp"
+#include "agent/root_fs.hpp"
 
 #include <memory>
 
@@ -38,6 +39,7 @@ private:
     void on_setup_piece(const wire::Frame& frame);
     void on_setup(const wire::Setup& setup);
     Outcome<wire::Ready> set_up(const wire::Setup& setup, std::uint64_t received_ns);
+    void settle();
     void begin_shutdown();
     void go_on_with_shutdown(bool children);
     int timeout_ms() const;
@@ -48,7 +50,7 @@ private:
     std::uint64_t start_ns_;
     State state_ = State::fresh;
     bool mounted_ = false;
-    std::uint64_t root_bytes_ = 0;
+    Root root_;
     wire::Bytes setup_; // the pieces so far
     Drains drains_;
     std::unique_ptr<CgroupTree> cgroups_;

@@ -52,21 +52,41 @@ Outcome<void> write_control_at(int folder, const char* path, std::string_view te
     return {};
 }
 
+namespace {
+
+bool write_whole(int fd, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t n = ::write(fd, text.data(), text.size());
+        if (n <= 0) {
+            return false;
+        }
+        text.remove_prefix(static_cast<std::size_t>(n));
+    }
+    return true;
+}
+
+bool write_in_place(const char* path, std::string_view text, unsigned mode) {
+    const Fd file(::open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat status {};
+    return file && ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) &&
+           status.st_nlink == 1 && write_whole(file.get(), text) &&
+           ::ftruncate(file.get(), static_cast<off_t>(text.size())) == 0 &&
+           ((status.st_mode & 07777) == mode || ::fchmod(file.get(), mode) == 0);
+}
+
+} // namespace
+
 Outcome<void> update_file(const char* path, std::string_view text, unsigned mode) {
     if (const auto now = read_small_file(path, 1024 * 1024); now && *now == text) {
+        return {};
+    }
+    if (write_in_place(path, text, mode)) {
         return {};
     }
     const std::string temporary = std::string(path) + ".workdir-new";
     ::unlink(temporary.c_str());
     Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-    bool good = static_cast<bool>(file) && ::fchmod(file.get(), mode) == 0;
-    while (good && !text.empty()) {
-        const ssize_t n = ::write(file.get(), text.data(), text.size());
-        good = n > 0;
-        if (good) {
-            text.remove_prefix(static_cast<std::size_t>(n));
-        }
-    }
+    const bool good = file && ::fchmod(file.get(), mode) == 0 && write_whole(file.get(), text);
     // ext4 writes the data out before such a rename (auto_da_alloc), so no fsync.
     if (!good || ::rename(temporary.c_str(), path) < 0) {
         auto failed = failure_errno(errno, std::string("write ") + path);

@@ -15,7 +15,9 @@ Outcome<std::string> read_small_file(const char* path, std::size_t limit);
 Outcome<void> write_control(const char* path, std::string_view text);
 Outcome<void> write_control_at(int folder, const char* path, std::string_view text);
 
-// Replaces the file whole (a temporary beside it, then rename(2)), and only if its content differs.
+// Makes the file have this content, if it differs. A regular file is written in place, which costs
+// no metadata and is done again at the next start should this one end meanwhile; anything else that
+// is there (a link, a fifo) is replaced.
 Outcome<void> update_file(const char* path, std::string_view text, unsigned mode);
 
 // \040 and the like in /proc/self/mounts, proc(5).

@@ -24,6 +24,8 @@ constexpr const char* kNewRoot = "/newroot";
 // Tables of new block groups are not zeroed in the background: the kernel never reads what it has
 // not written (itable_unused), and zeroing would fill a sparse disk for nothing.
 constexpr const char* kOptions = "noinit_itable";
+// But told not to zero later, the kernel would zero the tables at once, while it grows the file
+// system. It starts to zero some seconds after a mount; by then settle_root() has been there.
 constexpr const char* kOptionsWhileGrowing = "init_itable";
 // fs/ext4/ext4.h: _IOW('f', 16, __u64), the new size in blocks.
 constexpr unsigned long kExt4ResizeFs = _IOW('f', 16, std::uint64_t);
@@ -111,15 +113,8 @@ Outcome<void> grow(std::uint64_t blocks) {
     if (!root) {
         return failure_errno(errno, "open the root file system");
     }
-    // Told not to zero later, the kernel would zero the new inode tables at once.
-    if (::mount(nullptr, kNewRoot, nullptr, MS_REMOUNT, kOptionsWhileGrowing) < 0) {
-        return failure_errno(errno, "remount the root file system");
-    }
     if (::ioctl(root.get(), kExt4ResizeFs, &blocks) < 0) {
         return failure_errno(errno, "grow the root file system to its disk");
-    }
-    if (::mount(nullptr, kNewRoot, nullptr, MS_REMOUNT, kOptions) < 0) {
-        return failure_errno(errno, "remount the root file system");
     }
     return {};
 }
@@ -162,7 +157,7 @@ Outcome<void> mount_early() {
     return {};
 }
 
-Outcome<std::uint64_t> mount_root(const std::string& device, std::uint64_t deadline) {
+Outcome<Root> mount_root(const std::string& device, std::uint64_t deadline) {
     if (device.empty() ||
         device.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string::npos) {
         return failure(FailureKind::other, EINVAL, "no device can have the name " + quote(device));
@@ -182,11 +177,12 @@ Outcome<std::uint64_t> mount_root(const std::string& device, std::uint64_t deadl
     if (device_blocks < geometry->blocks) {
         return failure(FailureKind::other, ENOSPC, path + " is smaller than the file system on it");
     }
+    const bool to_grow = device_blocks > geometry->blocks;
     ::mkdir(kNewRoot, 0755);
-    if (::mount(path.c_str(), kNewRoot, "ext4", 0, kOptions) < 0) {
+    if (::mount(path.c_str(), kNewRoot, "ext4", 0, to_grow ? kOptionsWhileGrowing : kOptions) < 0) {
         return failure_errno(errno, "mount " + path);
     }
-    if (device_blocks > geometry->blocks) {
+    if (to_grow) {
         const std::uint64_t begin = boot_ns();
         if (auto grown = grow(device_blocks); !grown) {
             return tl::unexpected(std::move(grown.error()));
@@ -208,7 +204,13 @@ Outcome<std::uint64_t> mount_root(const std::string& device, std::uint64_t deadl
     if (::mkdir("/tmp", 0755) == 0) {
         ::chmod("/tmp", 01777);
     }
-    return device_blocks * geometry->block_size;
+    return Root{.bytes = device_blocks * geometry->block_size, .grown = to_grow};
+}
+
+void settle_root() {
+    if (::mount(nullptr, "/", nullptr, MS_REMOUNT, kOptions) < 0) {
+        console("remount of the root file system: %s", errno_text(errno).c_str());
+    }
 }
 
 void unmount_all() {
