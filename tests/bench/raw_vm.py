@@ -1,6 +1,7 @@
 """The raw floor: the very command line of a running sandbox's QEMU, started by hand, with the least
 that is needed to get its agent to `ready` and to talk to it. No unit, no shim, no workdird."""
 
+import fcntl
 import os
 import re
 import selectors
@@ -44,7 +45,9 @@ class RawVm:
         if extra_port:
             here, there = socket.socketpair()
             self._sockets["plain"] = here
-            fd = there.detach()
+            # A number that is none of those on the command line.
+            fd = fcntl.fcntl(there, fcntl.F_DUPFD, 200)
+            there.close()
             self.argv += ["-chardev", f"socket,id=plain,fd={fd}",
                           "-device", "virtserialport,chardev=plain,name=wdbench.plain"]
             self._fds[fd] = fd
