@@ -22,7 +22,6 @@ constexpr std::uint64_t kGrace = 2 * kSecond; // from asking processes to end to
 // A grant is worth a frame once a quarter of the window is owed.
 constexpr std::uint32_t kGrantStep = wire::kWindow / 4;
 // From there on moving pages is worth its system calls.
-constexpr std::uint32_t kBulk = 16 * 1024;
 constexpr std::size_t kLongestStatus = 4096;
 
 std::uint64_t bytes_in(int pipe) {
@@ -401,15 +400,12 @@ bool Exec::produce_from(Stream stream, Output& output) {
         return false;
     }
     const auto most =
-        std::min<std::uint64_t>({wire::kMaxPayload, output.credit.available(), output.left});
+        std::min<std::uint64_t>({wire::kDataChunk, output.credit.available(), output.left});
     if (most == 0) {
         return false;
     }
     Port& port = parts_.port;
-    const bool lifting = output.bulk && port.can_lift();
-    const ssize_t n = lifting ? port.lift(output.fd.get(), channel_, stream, most)
-                              : ::read(output.fd.get(), port.data_room(),
-                                       std::min<std::size_t>(most, wire::kDataChunk));
+    const ssize_t n = ::read(output.fd.get(), port.data_room(), most);
     if (n <= 0) {
         output.readable = n < 0 && errno == EINTR;
         if (n == 0) {
@@ -418,10 +414,7 @@ bool Exec::produce_from(Stream stream, Output& output) {
         return false;
     }
     const auto length = static_cast<std::uint32_t>(n);
-    if (!lifting) {
-        port.put_data(channel_, stream, length);
-    }
-    output.bulk = length >= kBulk;
+    port.put_data(channel_, stream, length);
     static_cast<void>(output.credit.use(length));
     if (output.left != UINT64_MAX) {
         output.left -= length;

@@ -75,7 +75,6 @@ private:
         wire::CreditAccount credit;
         std::uint64_t left = UINT64_MAX; // to deliver, once the main process has ended
         bool readable = false;
-        bool bulk = false;   // the last read brought much
         bool at_end = false; // nothing more will be sent
     };
 

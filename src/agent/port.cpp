@@ -37,15 +37,7 @@ Outcome<Fd> Port::open_device(std::uint64_t deadline) {
 }
 
 Port::Port(Poller& poller, Fd fd)
-    : data_(new std::byte[wire::kHeaderSize + wire::kMaxPayload]) { // not zeroed
-    auto lift = Pipe::create(wire::kMaxPayload);
-    auto frame = Pipe::create(2 * wire::kMaxPayload);
-    if (lift && frame) {
-        lift_pipe_ = std::move(*lift);
-        frame_pipe_ = std::move(*frame);
-        ::fcntl(frame_pipe_.read.get(), F_SETFL, O_NONBLOCK);
-        ::fcntl(frame_pipe_.write.get(), F_SETFL, O_NONBLOCK);
-    }
+    : data_(new std::byte[wire::kHeaderSize + wire::kDataChunk]) { // not zeroed
     auto watched = Watched::create(poller, std::move(fd), EPOLLIN | EPOLLOUT | EPOLLRDHUP, *this);
     if (watched) {
         fd_ = std::move(*watched);
@@ -75,10 +67,6 @@ void Port::set_connected(bool connected) {
         reader_ = {};
         out_.clear();
         sent_ = data_size_ = data_sent_ = 0;
-        if (lifted_ > 0) {
-            static_cast<void>(::read(frame_pipe_.read.get(), data_.get(), lifted_) + 1);
-            lifted_ = 0;
-        }
         readable_ = writable_ = ignoring_ = false;
     }
 }
@@ -108,50 +96,6 @@ void Port::put_data(std::uint32_t channel, wire::Stream stream, std::uint32_t le
     }
 }
 
-ssize_t Port::lift(int pipe, std::uint32_t channel, wire::Stream stream, std::size_t most) {
-    const ssize_t n =
-        ::splice(pipe, nullptr, lift_pipe_.write.get(), nullptr, most, SPLICE_F_NONBLOCK);
-    if (n <= 0) {
-        return n;
-    }
-    std::byte head[wire::kHeaderSize];
-    wire::put_header(head, channel, wire::FrameType::data, static_cast<std::uint8_t>(stream),
-                     static_cast<std::uint32_t>(n));
-    // Both are empty, and frame_pipe_ has more room than lift_pipe_ can hold.
-    bool good = ::write(frame_pipe_.write.get(), head, sizeof head) == sizeof head;
-    ssize_t moved = 0;
-    while (good && moved < n) {
-        const ssize_t some =
-            ::splice(lift_pipe_.read.get(), nullptr, frame_pipe_.write.get(), nullptr,
-                     static_cast<std::size_t>(n - moved), SPLICE_F_NONBLOCK);
-        good = some > 0;
-        moved += some;
-    }
-    if (!good) {
-        console("%zd bytes of channel %u are lost: %s", n, channel, errno_text(errno).c_str());
-    }
-    lifted_ = sizeof head + static_cast<std::size_t>(n);
-    return n;
-}
-
-bool Port::send_lifted() {
-    while (lifted_ > 0 && writable_) {
-        const ssize_t n = ::splice(frame_pipe_.read.get(), nullptr, fd_.get(), nullptr, lifted_,
-                                   SPLICE_F_NONBLOCK);
-        if (n > 0) {
-            lifted_ -= static_cast<std::size_t>(n);
-        } else if (n < 0 && errno == EAGAIN) {
-            writable_ = false;
-        } else if (n == 0 || errno != EINTR) {
-            // The kernel had no memory for it; then as any other frame.
-            const ssize_t got = ::read(frame_pipe_.read.get(), data_.get(), lifted_);
-            data_size_ = got > 0 ? static_cast<std::size_t>(got) : 0;
-            lifted_ = 0;
-        }
-    }
-    return lifted_ == 0;
-}
-
 bool Port::send_some(const std::byte* data, std::size_t size, std::size_t& sent) {
     while (sent < size && writable_) {
         const ssize_t n = ::write(fd_.get(), data + sent, std::min(size - sent, kWriteMost));
@@ -165,7 +109,7 @@ bool Port::send_some(const std::byte* data, std::size_t size, std::size_t& sent)
 }
 
 bool Port::flush() {
-    if (!send_lifted() || !send_some(data_.get(), data_size_, data_sent_)) {
+    if (!send_some(data_.get(), data_size_, data_sent_)) {
         return false;
     }
     data_size_ = data_sent_ = 0;

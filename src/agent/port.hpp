@@ -6,7 +6,6 @@
 // write(2) takes at most 32 KiB, whole or not at all; a read returns at most one 4 KiB buffer;
 // while nobody is connected on the host, read returns 0, write EAGAIN and poll says POLLHUP.
 
-#include "agent/pipe.hpp"
 #include "agent/poller.hpp"
 #include "wire/frame.hpp"
 
@@ -29,15 +28,10 @@ public:
 
     // A data frame without a copy: read(2) up to kDataChunk bytes into data_room(), then
     // put_data(), which sends it after everything in out() so far. There is room for one.
-    bool has_data_room() const { return lifted_ == 0 && data_size_ == 0 && queued() < kMostQueued; }
+    // (splice(2) into the port was slower: QEMU sends each of its pages by itself.)
+    bool has_data_room() const { return data_size_ == 0 && queued() < kMostQueued; }
     std::byte* data_room() { return data_.get() + wire::kHeaderSize; }
     void put_data(std::uint32_t channel, wire::Stream stream, std::uint32_t length);
-
-    // The same without any copy, for a bulk stream: moves up to `most` bytes from a pipe into a
-    // frame (splice(2); pages written into the pipe go to the host as they are). What read(2) would
-    // return: 0 at end of file, -1 with errno. Precondition: can_lift().
-    bool can_lift() const { return lifted_ == 0 && data_size_ == 0 && out_.empty() && frame_pipe_; }
-    ssize_t lift(int pipe, std::uint32_t channel, wire::Stream stream, std::size_t most);
 
     // Beyond that, nothing new is taken from the host either.
     static constexpr std::size_t kMostQueued = 64 * 1024;
@@ -61,18 +55,12 @@ public:
 
 private:
     void set_connected(bool connected);
-    bool send_lifted();
     bool send_some(const std::byte* data, std::size_t size, std::size_t& sent);
 
     Watched fd_;
     wire::FrameReader reader_;
     std::vector<std::byte> out_;
-    std::size_t sent_ = 0; // of out_
-    // A frame is put together in frame_pipe_; how long it is, is only known once its payload has
-    // left the command's pipe, so that goes through lift_pipe_ first.
-    Pipe lift_pipe_;
-    Pipe frame_pipe_;
-    std::size_t lifted_ = 0;            // bytes of a frame in frame_pipe_; goes before data_
+    std::size_t sent_ = 0;              // of out_
     std::unique_ptr<std::byte[]> data_; // a frame that goes before out_
     std::size_t data_size_ = 0;
     std::size_t data_sent_ = 0;

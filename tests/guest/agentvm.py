@@ -24,7 +24,7 @@ IN, OUT, ERR = range(3)
 HEADER = struct.Struct("<IIBBH")
 MAX_PAYLOAD = 64 * 1024
 DATA_CHUNK = 32 * 1024 - HEADER.size
-WINDOW = 256 * 1024
+WINDOW = 512 * 1024
 
 EXITED, SIGNALED, TIMEOUT = range(3)
 FAILURE_KINDS = ("other", "not_executable", "not_found", "unreachable", "violation", "limit")

@@ -5,7 +5,7 @@ import socket
 import struct
 
 HEADER = struct.Struct("<IIBBH")
-WINDOW = 256 * 1024
+WINDOW = 512 * 1024
 DATA_CHUNK = 32 * 1024 - HEADER.size
 
 

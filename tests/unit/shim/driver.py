@@ -15,7 +15,7 @@ HELLO, SETUP, READY, FAILED, SHUTDOWN, PING, PONG = range(1, 8)
 (OPEN, OPENED, OPEN_FAILED, DATA, EOF, CREDIT, SIGNAL, EXIT, DETACH, CLOSE,
  ERROR) = range(0x10, 0x1b)
 IN, OUT, ERR = range(3)
-WINDOW = 256 * 1024
+WINDOW = 512 * 1024
 HEADER = struct.Struct("<IIBBH")
 
 Frame = collections.namedtuple("Frame", "channel type flag payload")
