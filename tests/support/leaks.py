@@ -49,7 +49,9 @@ def snapshot():
               for path in (host.STATE / "images").glob("*/*")}
     found |= {f"images: {name}" for name in _names(host.STATE / "images")}
     found |= {f"state: {name}" for name in _names(host.STATE)}
-    found |= {f"runtime {path}" for path in host.RUNTIME.rglob("*")}
+    # All but the probe's result, which is kept for this boot of the host.
+    found |= {f"runtime {path}" for path in host.RUNTIME.rglob("*")
+              if path != host.RUNTIME / "accel"}
     found |= {f"transient {name}" for name in _names(pathlib.Path("/run/systemd/transient"))
               if name.startswith("workdir-")}
     found |= {f"private {name}" for name in _names(pathlib.Path("/run/private"))
