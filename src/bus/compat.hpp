@@ -107,6 +107,10 @@ inline std::string sender_of(const sdbus::Message& message) {
     return std::string(message.getSender());
 }
 
+inline std::string path_of(const sdbus::Message& message) {
+    return std::string(message.getPath());
+}
+
 inline std::string value_type(const sdbus::Variant& variant) {
     return std::string(variant.peekValueType());
 }

@@ -2,8 +2,6 @@
 
 #include "bus/error.hpp"
 
-#include <map>
-
 #include <fmt/format.h>
 
 namespace wd::daemon {
@@ -39,6 +37,8 @@ constexpr Row kTable[] = {
 
 // An agent that asks a person may take its time; without one polkit answers at once.
 constexpr std::uint64_t kPolkitTimeoutUs = 30'000'000;
+// A quarter of dbus-daemon's max_replies_per_connection; PID 1 is asked over the same connection.
+constexpr std::size_t kMostOpen = 32;
 
 std::string refusal(Action action) {
     std::string message = fmt::format("not authorised ({})", polkit_id(action));
@@ -87,8 +87,31 @@ void Authorizer::check(const bus::Sender& sender, Action action, Callback callba
         callback({});
         return;
     }
-    const auto on_answer = [action, callback](sdbus::MethodReply* reply,
-                                              const sdbus::Error* error) {
+    waiting_[sender.uid].push_back({sender.name, action, std::move(callback)});
+    pump();
+}
+
+void Authorizer::pump() {
+    while (open_ < kMostOpen && !waiting_.empty()) {
+        auto at = waiting_.upper_bound(last_user_);
+        if (at == waiting_.end()) {
+            at = waiting_.begin();
+        }
+        last_user_ = at->first;
+        const Question question = std::move(at->second.front());
+        at->second.pop_front();
+        if (at->second.empty()) {
+            waiting_.erase(at);
+        }
+        ++open_;
+        ask(question);
+    }
+}
+
+void Authorizer::ask(const Question& question) {
+    const auto on_answer = [this, action = question.action, callback = question.callback](
+                               sdbus::MethodReply* reply, const sdbus::Error* error) {
+        --open_;
         bus::guarded([&] {
             if (error != nullptr) {
                 callback(fail(ErrorCode::not_authorised,
@@ -106,19 +129,21 @@ void Authorizer::check(const bus::Sender& sender, Action action, Callback callba
                 callback(fail(ErrorCode::not_authorised, refusal(action)));
             }
         });
+        pump();
     };
     auto sent = bus::attempt([&] {
         auto message =
             bus::make_call(*polkit_, "org.freedesktop.PolicyKit1.Authority", "CheckAuthorization");
         const sdbus::Struct<std::string, std::map<std::string, sdbus::Variant>> subject(
             "system-bus-name",
-            std::map<std::string, sdbus::Variant>{{"name", sdbus::Variant(sender.name)}});
-        message << subject << std::string(polkit_id(action)) << std::map<std::string, std::string>{}
-                << std::uint32_t{0} << std::string();
+            std::map<std::string, sdbus::Variant>{{"name", sdbus::Variant(question.sender)}});
+        message << subject << std::string(polkit_id(question.action))
+                << std::map<std::string, std::string>{} << std::uint32_t{0} << std::string();
         bus::call_async(*polkit_, message, kPolkitTimeoutUs, on_answer);
     });
     if (!sent) {
-        callback(fail(ErrorCode::not_authorised, sent.error().message));
+        --open_;
+        question.callback(fail(ErrorCode::not_authorised, sent.error().message));
     }
 }
 

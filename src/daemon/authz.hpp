@@ -6,7 +6,10 @@
 #include "bus/connection.hpp"
 #include "util/result.hpp"
 
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,11 +29,25 @@ public:
 
     // Asks polkit, without a dialog. Error: not_authorised with what to do about it.
     using Callback = std::function<void(Result<void>)>;
+    // A bounded number at a time, users in turn: the bus drops calls of a connection that waits for
+    // too many replies, and one user's calls must not be in the way of another's.
     void check(const bus::Sender& sender, Action action, Callback callback);
 
 private:
+    struct Question {
+        std::string sender;
+        Action action;
+        Callback callback;
+    };
+
     explicit Authorizer(std::unique_ptr<sdbus::IProxy> polkit) : polkit_(std::move(polkit)) {}
+    void pump();
+    void ask(const Question& question);
+
     std::unique_ptr<sdbus::IProxy> polkit_;
+    std::map<std::uint32_t, std::deque<Question>> waiting_; // by user; none is empty
+    std::uint32_t last_user_ = 0;
+    std::size_t open_ = 0;
 };
 
 } // namespace wd::daemon

@@ -163,7 +163,8 @@ Result<Child> Child::create(const Loop& loop, pid_t pid, Callback callback) {
     child.state_ = std::make_shared<State>();
     child.state_->on_child = std::move(callback);
     auto done = attach(child.state_, "watch a child", [&](sd_event_source** s, void* u) {
-        return sd_event_add_child(loop.get(), s, pid, WEXITED, on_child, u);
+        const int r = sd_event_add_child(loop.get(), s, pid, WEXITED, on_child, u);
+        return r < 0 ? r : sd_event_source_set_child_process_own(*s, 1);
     });
     if (!done) {
         return fail(std::move(done).error());

@@ -56,7 +56,8 @@ public:
     static Result<Defer> create(const Loop& loop, Callback callback);
 };
 
-// A child of this process. The callback gets the siginfo of waitid(2); the child is reaped.
+// A child of this process, and its owner: dropped before the callback, it kills and reaps the
+// child. The callback gets the siginfo of waitid(2); the child is reaped.
 class Child : public Source {
 public:
     using Callback = std::function<void(const siginfo_t&)>;

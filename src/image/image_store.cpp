@@ -194,14 +194,25 @@ Result<void> ImageStore::discard(const Image& image) {
     return {};
 }
 
-Result<void> ImageStore::remove_trash(const fs::path& images_dir,
-                                      const std::vector<fs::path>& keep) {
+void ImageStore::discard_staging(const std::vector<fs::path>& keep) {
+    std::error_code ec;
+    std::vector<fs::path> found;
+    for (fs::directory_iterator at(images_dir_, ec), end; !ec && at != end; at.increment(ec)) {
+        if (at->path().filename().string().starts_with(".build-") &&
+            std::find(keep.begin(), keep.end(), at->path()) == keep.end()) {
+            found.push_back(at->path());
+        }
+    }
+    for (const fs::path& path : found) {
+        fs::rename(path, images_dir_ / (".trash-build-" + new_machine_id()), ec);
+    }
+}
+
+Result<void> ImageStore::remove_trash(const fs::path& images_dir) {
     std::error_code ec;
     std::vector<fs::path> found;
     for (fs::directory_iterator at(images_dir, ec), end; !ec && at != end; at.increment(ec)) {
-        const std::string name = at->path().filename().string();
-        if ((name.starts_with(".trash-") || name.starts_with(".build-")) &&
-            std::find(keep.begin(), keep.end(), at->path()) == keep.end()) {
+        if (at->path().filename().string().starts_with(".trash-")) {
             found.push_back(at->path());
         }
     }

@@ -44,9 +44,10 @@ public:
 
     // Takes the version out of sight by a rename; remove_trash() does the slow part.
     Result<void> discard(const Image& image);
-    // Left-overs of discards, and staging folders other than those in `keep`. Blocks.
-    static Result<void> remove_trash(const std::filesystem::path& images_dir,
-                                     const std::vector<std::filesystem::path>& keep);
+    // The same for staging folders other than those in `keep`.
+    void discard_staging(const std::vector<std::filesystem::path>& keep);
+    // Left-overs of discards. Blocks.
+    static Result<void> remove_trash(const std::filesystem::path& images_dir);
 
     const std::filesystem::path& folder() const noexcept { return images_dir_; }
 

@@ -8,8 +8,10 @@
 #include <fmt/format.h>
 #include <systemd/sd-bus.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <vector>
 
 namespace wd::pid1 {
 namespace {
@@ -98,6 +100,7 @@ struct Units::Impl {
     using Reply = std::function<void(Result<sdbus::MethodReply>)>;
 
     Impl(const event::Loop& l, bus::Connection& b) : loop(l), bus(b) {}
+    void on_changed(const std::string& path);
     void on_job_removed(const std::string& job, const std::string& result);
     void call(sdbus::IProxy& proxy, const sdbus::MethodCall& message, const Reply& reply);
     void call_with_name(const char* method, const std::string& name,
@@ -108,7 +111,10 @@ struct Units::Impl {
     bus::Connection& bus;
     std::unique_ptr<sdbus::IProxy> manager;
     sdbus::Slot job_removed;
-    std::map<std::string, Started> waiting; // by job path
+    sdbus::Slot changed;
+    using Watchers = std::multimap<std::string, std::shared_ptr<std::function<void()>>>;
+    std::shared_ptr<Watchers> watchers = std::make_shared<Watchers>(); // by object path
+    std::map<std::string, Started> waiting;                            // by job path
     // A proxy must not be destroyed by the handler of its own reply, so queries that have been
     // answered are dropped in the next iteration of the loop.
     std::map<std::uint64_t, std::unique_ptr<sdbus::IProxy>> queries;
@@ -124,6 +130,15 @@ Result<std::unique_ptr<Units>> Units::create(const event::Loop& loop, bus::Conne
     auto impl = std::make_unique<Impl>(loop, bus);
     auto done = bus::attempt([&] {
         impl->manager = bus::make_proxy(bus.get(), kService, kManagerPath);
+        // One for all units: a connection may have 512 matches.
+        impl->changed = bus::add_match(
+            bus.get(),
+            fmt::format("type='signal',sender='{}',path_namespace='{}/unit',interface='{}',"
+                        "member='PropertiesChanged'",
+                        kService, kManagerPath, kProperties),
+            [self = impl.get()](sdbus::Message& message) {
+                self->on_changed(bus::path_of(message));
+            });
         impl->job_removed = bus::add_match(
             bus.get(),
             fmt::format("type='signal',sender='{}',path='{}',interface='{}',member='JobRemoved'",
@@ -368,15 +383,29 @@ void Units::list(const std::string& pattern,
                 });
 }
 
-Result<Units::Watch> Units::watch(const std::string& name, std::function<void()> changed) {
-    return bus::attempt([&]() -> Watch {
-        return std::make_shared<sdbus::Slot>(bus::add_match(
-            impl_->bus.get(),
-            fmt::format("type='signal',sender='{}',path='{}',interface='{}',member="
-                        "'PropertiesChanged'",
-                        kService, unit_path(name), kProperties),
-            [changed = std::move(changed)](sdbus::Message&) { bus::guarded(changed); }));
-    });
+Units::Watch Units::watch(const std::string& name, std::function<void()> changed) {
+    const auto entry = impl_->watchers->emplace(
+        unit_path(name), std::make_shared<std::function<void()>>(std::move(changed)));
+    const auto forget = [entry, watchers = std::weak_ptr(impl_->watchers)](void*) {
+        if (const auto live = watchers.lock()) {
+            live->erase(entry);
+        }
+    };
+    return Watch(entry->second.get(), forget);
+}
+
+void Units::Impl::on_changed(const std::string& path) {
+    const auto [begin, end] = watchers->equal_range(path);
+    std::vector<std::shared_ptr<std::function<void()>>> called;
+    for (auto at = begin; at != end; ++at) {
+        called.push_back(at->second);
+    }
+    for (const auto& callback : called) {
+        const auto [from, to] = watchers->equal_range(path); // less what the others have dropped
+        if (std::any_of(from, to, [&](const auto& entry) { return entry.second == callback; })) {
+            bus::guarded(*callback);
+        }
+    }
 }
 
 } // namespace wd::pid1

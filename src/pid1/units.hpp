@@ -60,9 +60,9 @@ public:
               std::function<void(Result<std::vector<std::string>>)> callback);
 
     // Calls back (with no detail: query() tells) whenever properties of the unit change, for as
-    // long as the watch lives. It must not be dropped from inside its own callback.
+    // long as the watch lives. It may be dropped from inside its own callback.
     using Watch = std::shared_ptr<void>;
-    Result<Watch> watch(const std::string& name, std::function<void()> changed);
+    Watch watch(const std::string& name, std::function<void()> changed);
 
     ~Units();
 

@@ -19,12 +19,14 @@ namespace {
 constexpr const char* kKvm = "/dev/kvm";
 constexpr const char* kQemu = "/usr/bin/qemu-system-x86_64";
 constexpr const char* kQemuMicrovm = "/usr/bin/qemu-system-x86_64-microvm";
+constexpr int kMostAttempts = 3;
 constexpr std::uint64_t kProbeMemory = 256 * kMiB;
 
-// Empty when the device can be opened.
+// Empty when the device is there. workdird itself may not open it: its unit may have started before
+// the kvm module was loaded, and a device that does not exist cannot be allowed to a unit.
 std::string kvm_problem() {
-    const Fd fd(::open(kKvm, O_RDWR | O_CLOEXEC));
-    return fd ? std::string() : fmt::format("{}: {}", kKvm, std::strerror(errno));
+    return ::access(kKvm, F_OK) == 0 ? std::string()
+                                     : fmt::format("{}: {}", kKvm, std::strerror(errno));
 }
 
 std::string boot_id() {
@@ -121,25 +123,23 @@ Result<void> AccelProbe::launch_probe() {
     }
     machine_ = std::make_unique<Machine>(
         loop_, units_, kUnit, paths_.control_socket("probe"),
-        Machine::Listener{
-            .on_phase = [](model::Phase) {},
-            .on_ready =
-                [this](const control::Ready& ready) {
-                    machine_->kill({.reason = model::EndReason::stopped});
-                    settle({model::Accel::kvm,
-                            fmt::format("the guest kernel {} booted under KVM in {} ms",
-                                        printable(ready.kernel_release, 64),
-                                        (ready.hello_us - ready.launch_us) / 1000)},
-                           true);
-                },
-            .on_gone =
-                [this](const control::Ended& ended) {
-                    machine_.reset();
-                    settle({model::Accel::tcg,
-                            fmt::format("{} opens, but the guest kernel did not boot under it: {}",
-                                        kKvm, ended.end.detail)},
-                           true);
-                }});
+        Machine::Listener{.on_phase = [](model::Phase) {},
+                          .on_ready =
+                              [this](const control::Ready& ready) {
+                                  machine_->kill({.reason = model::EndReason::stopped});
+                                  settle(
+                                      {model::Accel::kvm,
+                                       fmt::format("the guest kernel {} booted under KVM in {} ms",
+                                                   printable(ready.kernel_release, 64),
+                                                   (ready.hello_us - ready.launch_us) / 1000)},
+                                      true);
+                              },
+                          .on_gone =
+                              [this](const control::Ended& ended) {
+                                  const bool failed = machine_->ended_by_itself();
+                                  machine_.reset();
+                                  on_probe_gone(ended, failed);
+                              }});
     const VmmUnit unit{.id = "probe",
                        .description = "Workdir KVM probe",
                        .accel = model::Accel::kvm,
@@ -163,6 +163,23 @@ Result<void> AccelProbe::launch_probe() {
          .boot_timeout_ms = static_cast<std::uint64_t>(config_.vmm.kvm_probe_timeout.count()),
          .probe = true},
         {console->get(), files->kernel.get(), files->initramfs.get()});
+}
+
+// What ended the probe from outside (an administrator, the probe of an earlier workdird that had
+// the name) says nothing of KVM, and must not make this host a TCG host until its next boot.
+void AccelProbe::on_probe_gone(const control::Ended& ended, bool guest_failed) {
+    if (known_) {
+        return;
+    }
+    if (!guest_failed && ++disturbed_ < kMostAttempts) {
+        start_probe();
+        return;
+    }
+    disturbed_ = 0;
+    settle({model::Accel::tcg,
+            fmt::format("{} is there, but the guest kernel did not boot under it: {}", kKvm,
+                        ended.end.detail)},
+           guest_failed);
 }
 
 void AccelProbe::settle(AccelDecision decision, bool remember) {

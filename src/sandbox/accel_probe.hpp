@@ -41,6 +41,7 @@ public:
 private:
     void start_probe();
     Result<void> launch_probe();
+    void on_probe_gone(const control::Ended& ended, bool guest_failed);
     void settle(AccelDecision decision, bool remember);
     std::optional<AccelDecision> read_cache() const;
 
@@ -51,6 +52,7 @@ private:
     std::optional<AccelDecision> known_;
     std::vector<Callback> waiting_;
     std::unique_ptr<Machine> machine_;
+    int disturbed_ = 0; // probes in a row that were ended from outside
 };
 
 // The QEMU binary for this accelerator: the configured one; else, under KVM, Debian's small

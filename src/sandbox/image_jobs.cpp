@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kUnitPrefix = "workdir-image-";
 constexpr std::string_view kUnitSuffix = ".service";
 constexpr std::chrono::seconds kKeepEnded{60};
+constexpr std::chrono::seconds kQueryRetry{1};
 // A base image and its tree while it is built.
 constexpr std::uint64_t kBuildBytes = 2 * kGiB;
 
@@ -67,6 +68,7 @@ struct ImageJobs::Entry {
     bool cancelled = false;
     pid1::Units::Watch watch;
     event::Timer expiry;
+    event::Timer retry; // of a question to PID 1
 };
 
 ImageJobs::ImageJobs(const event::Loop& loop, event::Worker& worker, pid1::Units& units,
@@ -92,14 +94,9 @@ ImageJobs::Entry& ImageJobs::add(const std::string& name, const std::string& ver
     return added;
 }
 
-Result<void> ImageJobs::watch(Entry& entry) {
-    auto watch =
+void ImageJobs::watch(Entry& entry) {
+    entry.watch =
         units_.watch(entry.job.unit, [this, number = entry.job.number] { refresh(number); });
-    if (!watch) {
-        return fail(std::move(watch).error());
-    }
-    entry.watch = std::move(*watch);
-    return {};
 }
 
 Result<const ImageJob*> ImageJobs::build(const std::string& name,
@@ -128,10 +125,7 @@ Result<const ImageJob*> ImageJobs::build(const std::string& name,
     }
     const std::string version = images_.new_version(name);
     Entry& entry = add(name, version);
-    if (auto done = watch(entry); !done) {
-        finish(entry, ImageJob::State::failed, done.error().message);
-        return fail(std::move(done).error());
-    }
+    watch(entry);
     units_.start_transient(
         entry.job.unit,
         image_build_properties({.description = fmt::format("Workdir image build: {}", name),
@@ -162,8 +156,17 @@ void ImageJobs::refresh(std::uint32_t number) {
     }
     units_.query(at->second->job.unit, [this, number](Result<pid1::UnitState> state) {
         const auto again = jobs_.find(number);
-        if (state && again != jobs_.end()) {
+        if (again == jobs_.end()) {
+            return;
+        }
+        if (state) {
             on_state(*again->second, *state);
+            return;
+        }
+        log::warning(fmt::format("{}: {}", again->second->job.unit, state.error().message));
+        auto retry = event::Timer::create(loop_, kQueryRetry, [this, number] { refresh(number); });
+        if (retry) {
+            again->second->retry = std::move(*retry);
         }
     });
 }
@@ -238,7 +241,7 @@ void ImageJobs::reconcile(std::function<void()> done) {
                         }
                         Entry& entry = add(name, version);
                         entry.started = true;
-                        (void)watch(entry);
+                        watch(entry);
                         refresh(entry.job.number);
                     }
                     sweep();
@@ -253,13 +256,13 @@ void ImageJobs::sweep() {
             keep.push_back(images_.staging(entry->job.name, entry->job.version));
         }
     }
-    worker_.run(
-        [folder = images_.folder(), keep] { return image::ImageStore::remove_trash(folder, keep); },
-        [](const Result<void>& removed) {
-            if (!removed) {
-                log::error(removed.error().message);
-            }
-        });
+    images_.discard_staging(keep);
+    worker_.run([folder = images_.folder()] { return image::ImageStore::remove_trash(folder); },
+                [](const Result<void>& removed) {
+                    if (!removed) {
+                        log::error(removed.error().message);
+                    }
+                });
 }
 
 } // namespace wd::sandbox

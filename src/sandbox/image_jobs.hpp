@@ -56,7 +56,7 @@ public:
 private:
     struct Entry;
     Entry& add(const std::string& name, const std::string& version);
-    Result<void> watch(Entry& entry);
+    void watch(Entry& entry);
     void refresh(std::uint32_t number);
     void on_state(Entry& entry, const pid1::UnitState& state);
     void finish(Entry& entry, ImageJob::State state, std::string status);

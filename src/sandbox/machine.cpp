@@ -4,6 +4,7 @@
 #include "util/log.hpp"
 
 #include <cerrno>
+#include <chrono>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@ namespace {
 // Messages of one shim handled in one go, so that a flood from it starves nobody.
 constexpr int kBurst = 16;
 constexpr int kMaxReconnects = 3;
+constexpr std::chrono::milliseconds kQueryRetry{1000};
 
 } // namespace
 
@@ -55,9 +57,7 @@ Result<void> Machine::start(const std::function<std::vector<pid1::Property>(int)
     if (auto done = connect(); !done) {
         return done;
     }
-    if (auto done = watch(); !done) {
-        return done;
-    }
+    watch();
     units_.start_transient(unit_, properties(listening->get()),
                            [this, alive = std::weak_ptr(alive_)](Result<void> result) {
                                if (!alive.expired()) {
@@ -81,9 +81,7 @@ Result<void> Machine::launch(const control::Launch& launch, const std::vector<in
 
 Result<void> Machine::adopt() {
     started_ = true;
-    if (auto done = watch(); !done) {
-        return done;
-    }
+    watch();
     refresh();
     return connect();
 }
@@ -103,13 +101,8 @@ Result<void> Machine::connect() {
     return {};
 }
 
-Result<void> Machine::watch() {
-    auto watch = units_.watch(unit_, [this] { refresh(); });
-    if (!watch) {
-        return fail(std::move(watch).error());
-    }
-    watch_ = std::move(*watch);
-    return {};
+void Machine::watch() {
+    watch_ = units_.watch(unit_, [this] { refresh(); });
 }
 
 void Machine::on_socket() {
@@ -177,10 +170,21 @@ void Machine::refresh() {
         } else if (state) {
             on_state(*state);
         } else {
-            log::error(fmt::format("cannot learn the state of the unit: {}", state.error().message),
-                       unit_);
+            log::warning(
+                fmt::format("cannot learn the state of the unit: {}", state.error().message),
+                unit_);
+            refresh_later();
         }
     });
+}
+
+// PID 1 is being restarted, or too much is asked of the bus at once. A unit that has gone gives no
+// further signal, so it is asked for again.
+void Machine::refresh_later() {
+    auto retry = event::Timer::create(loop_, kQueryRetry, [this] { refresh(); });
+    if (retry) {
+        retry_ = std::move(*retry);
+    }
 }
 
 void Machine::on_state(const pid1::UnitState& state) {
@@ -289,7 +293,13 @@ void Machine::kill(model::End end) {
         }
     };
     units_.kill(unit_, log_failure);
-    units_.stop(unit_, log_failure);
+    units_.stop(unit_,
+                [this, log_failure, alive = std::weak_ptr(alive_)](const Result<void>& done) {
+                    log_failure(done);
+                    if (!alive.expired()) {
+                        refresh();
+                    }
+                });
 }
 
 Result<void> Machine::open_session(Fd session, const std::vector<std::byte>& request) {
@@ -307,7 +317,15 @@ Result<void> Machine::send(const control::Request& request, const std::vector<in
     if (!connection_) {
         return fail(ErrorCode::unreachable, "the sandbox's shim is not connected");
     }
-    auto done = control::send_packet(connection_.get(), control::encode(request), fds);
+    const std::string text = control::encode(request);
+    if (text.size() > control::kMaxMessage) {
+        return fail(
+            ErrorCode::limit,
+            fmt::format("the launch is {} bytes as JSON, where {} can be passed on; give "
+                        "the sandbox a smaller environment (other than ASCII counts double)",
+                        text.size(), control::kMaxMessage));
+    }
+    auto done = control::send_packet(connection_.get(), text, fds);
     if (!done && done.error().errnum == EAGAIN) {
         return fail(ErrorCode::unreachable, "the sandbox's shim does not take requests; see "
                                             "journalctl -u " +

@@ -55,18 +55,22 @@ public:
     // How a unit that is gone has ended, by what PID 1 remembers of it.
     static model::End end_of(const pid1::UnitState& state);
 
+    // Whether the end is what the shim itself had to say, and nobody's doing from outside.
+    bool ended_by_itself() const noexcept { return ended_ && !killed_ && !start_error_; }
+
     const std::string& unit() const noexcept { return unit_; }
     const std::string& invocation_id() const noexcept { return invocation_id_; }
 
 private:
     Result<void> connect();
-    Result<void> watch();
+    void watch();
     void reconnect();
     void on_started(Result<void> result);
     void on_socket();
     void on_event(const control::Event& event);
     void lose_connection(const Error& error);
     void refresh();
+    void refresh_later();
     void on_state(const pid1::UnitState& state);
     void take_last_words();
     void finish(const pid1::UnitState& state);
@@ -81,6 +85,7 @@ private:
     Fd connection_;
     event::Io io_;
     event::Timer deadline_; // of an ordered shutdown
+    event::Timer retry_;    // of a question to PID 1
     pid1::Units::Watch watch_;
     std::optional<control::Ended> ended_;    // what the shim said
     std::optional<model::End> killed_;       // why we killed it

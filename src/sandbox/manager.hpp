@@ -48,6 +48,7 @@ private:
     void remove_unit(const pid1::UnitState& state);
     void settle(const std::shared_ptr<Reconcile>& work, const std::string& unit,
                 const Result<pid1::UnitState>& state);
+    void ask(const std::shared_ptr<Reconcile>& work);
     void finish_reconcile(const std::shared_ptr<Reconcile>& work);
     void sweep();
 

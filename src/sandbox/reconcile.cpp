@@ -7,6 +7,7 @@
 #include "util/ids.hpp"
 #include "util/log.hpp"
 
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -14,11 +15,19 @@
 
 namespace wd::sandbox {
 
-// Counts the answers of PID 1 that are still to come.
+namespace {
+// Questions to PID 1 under way at once. The bus drops calls of a connection that waits for more
+// than 128 replies (max_replies_per_connection of dbus-daemon).
+constexpr std::size_t kMostQueries = 32;
+} // namespace
+
 struct Manager::Reconcile {
     std::function<void(Result<void>)> done;
+    std::vector<std::string> units;
+    std::size_t next = 0;       // of them, to ask for
+    std::size_t open = 0;       // questions without an answer yet
+    std::optional<Error> error; // of the first question that failed
     std::set<std::string> seen; // ids with a loaded unit
-    std::size_t open = 0;
     std::size_t adopted = 0;
     std::size_t removed = 0;
 };
@@ -41,23 +50,33 @@ void Manager::reconcile(std::function<void(Result<void>)> done) {
             work->done(fail(std::move(names).error()));
             return;
         }
-        names->push_back(AccelProbe::kUnit);
-        work->open = names->size();
-        for (const std::string& name : *names) {
-            context_.units.query(name, [this, work, name](Result<pid1::UnitState> state) {
-                settle(work, name, state);
-                if (--work->open == 0) {
-                    finish_reconcile(work);
-                }
-            });
-        }
+        work->units = std::move(*names);
+        work->units.emplace_back(AccelProbe::kUnit);
+        ask(work);
     });
+}
+
+void Manager::ask(const std::shared_ptr<Reconcile>& work) {
+    while (work->open < kMostQueries && work->next < work->units.size()) {
+        const std::string name = work->units[work->next++];
+        ++work->open;
+        context_.units.query(name, [this, work, name](Result<pid1::UnitState> state) {
+            --work->open;
+            settle(work, name, state);
+            if (work->next < work->units.size()) {
+                ask(work);
+            } else if (work->open == 0) {
+                finish_reconcile(work);
+            }
+        });
+    }
 }
 
 void Manager::settle(const std::shared_ptr<Reconcile>& work, const std::string& unit,
                      const Result<pid1::UnitState>& state) {
     if (!state) {
         log::error(fmt::format("{}: {}", unit, state.error().message));
+        work->error = work->error.value_or(state.error());
         return;
     }
     const std::string id = sandbox_id_of_unit(unit);
@@ -108,6 +127,10 @@ void Manager::remove_unit(const pid1::UnitState& state) {
 }
 
 void Manager::finish_reconcile(const std::shared_ptr<Reconcile>& work) {
+    if (work->error) { // not knowing is not "ended": workdird ends, and is started again
+        work->done(fail(std::move(*work->error)));
+        return;
+    }
     for (Sandbox* sandbox : list()) {
         if (!work->seen.contains(sandbox->id())) {
             sandbox->ended_while_away({.name = sandbox->unit(), .active_state = "inactive"});

@@ -86,6 +86,7 @@ struct Sandbox::Boot {
     PhaseCallback on_phase;
     Done done;
     bool fresh = false; // a create: undo all of it on failure
+    std::shared_ptr<bool> alive = std::make_shared<bool>(true);
     BootQueue::Ticket ticket;
     BootQueue::Place place;
     std::optional<DiskMaker> disk_maker;
@@ -142,9 +143,10 @@ void Sandbox::boot(PhaseCallback on_phase, Done done) {
         save();
     }
     phase(model::Phase::queue);
-    const std::weak_ptr<bool> alive = alive_;
+    // Answers may come when this boot is over, and another has begun.
+    const std::weak_ptr<bool> alive = boot_->alive;
     context_.probe.decide([this, alive](Result<AccelDecision> decision) {
-        if (alive.expired() || !boot_) {
+        if (alive.expired()) {
             return;
         }
         if (!decision) {
@@ -153,13 +155,13 @@ void Sandbox::boot(PhaseCallback on_phase, Done done) {
         }
         row_.accel = decision->accel;
         const auto admitted = [this, alive](BootQueue::Place place) {
-            if (!alive.expired() && boot_) {
+            if (!alive.expired()) {
                 begin_boot(std::move(place));
             }
         };
         // enter() may call back at once, and a failure there ends the boot.
         auto ticket = context_.queue.enter(admitted);
-        if (!alive.expired() && boot_) {
+        if (!alive.expired()) {
             boot_->ticket = std::move(ticket);
         }
     });
@@ -182,8 +184,8 @@ Result<void> Sandbox::prepare_boot() {
         // The disk is made while the unit starts: neither needs the other.
         auto maker =
             DiskMaker::start(context_.loop, context_.paths.disk(row_.id), row_.spec.disk_bytes,
-                             [this, alive = std::weak_ptr(alive_)](Result<void> made) {
-                                 if (alive.expired() || !boot_) {
+                             [this, alive = std::weak_ptr(boot_->alive)](Result<void> made) {
+                                 if (alive.expired()) {
                                      return;
                                  }
                                  if (!made) {
@@ -233,6 +235,7 @@ Result<void> Sandbox::start_machine() {
              .accel = row_.accel,
              .cpus = row_.spec.cpus,
              .memory_bytes = row_.spec.memory_bytes,
+             .disk_bytes = row_.spec.disk_bytes,
              .tasks_max = context_.config.tasks_max,
              .control_socket = socket});
     });
@@ -297,11 +300,15 @@ Result<void> Sandbox::launch() {
 }
 
 void Sandbox::on_ready(const control::Ready& ready) {
+    // A shim says so on every connection; its word does not undo a stop or a removal.
+    if (!boot_ && row_.state != model::State::starting) {
+        return;
+    }
     row_.agent_version = printable(ready.agent_version, 64);
     row_.kernel_release = printable(ready.kernel_release, 64);
     row_.invocation_id = machine_->invocation_id();
-    if (!boot_) {
-        // Adopted: the boot's own figures are in the row already.
+    if (!boot_) { // adopted in the middle of its boot, whose figures are lost
+        adopted_guard_.reset();
         set_state(model::State::running);
         save();
         return;
@@ -323,8 +330,14 @@ void Sandbox::on_ready(const control::Ready& ready) {
     row_.started_us = realtime_us();
     row_.ended_us = 0;
     row_.end = {};
+    // Without its row a new sandbox would be nobody's after a restart.
+    store::SandboxRow running = row_;
+    running.state = model::State::running;
+    if (auto done = context_.store.put(running); !done) {
+        fail_boot(std::move(done).error());
+        return;
+    }
     set_state(model::State::running);
-    save();
     log::notice(
         fmt::format("ready after {:.0f} ms ({})", row_.timings.ready, model::to_string(row_.accel)),
         row_.id);
@@ -351,6 +364,7 @@ void Sandbox::fail_boot(Error error) {
 
 void Sandbox::on_gone(const control::Ended& ended) {
     machine_.reset();
+    adopted_guard_.reset();
     row_.invocation_id.clear();
     if (boot_) {
         Error error = boot_->failure.value_or(
@@ -421,6 +435,13 @@ void Sandbox::stop(std::chrono::milliseconds deadline, Done done) {
         return;
     case model::State::starting:
         stopping_.push_back(std::move(done));
+        if (!boot_) { // adopted in the middle of its boot
+            adopted_guard_.reset();
+            set_state(model::State::stopping);
+            save();
+            machine_->shutdown(deadline);
+            return;
+        }
         fail_boot(Error{ErrorCode::cancelled, 0, fmt::format("{} was stopped", row_.id)});
         return;
     case model::State::running:
@@ -516,6 +537,19 @@ Result<Fd> Sandbox::open_console() const {
     return open_file(context_.paths.console(row_.id), O_RDONLY);
 }
 
+// Its shim may still wait for a launch that the last workdird did not send any more.
+Result<void> Sandbox::guard_adopted_boot() {
+    auto guard =
+        event::Timer::create(context_.loop, context_.config.vmm.boot_timeout + kBootGrace, [this] {
+            machine_->kill({.reason = model::EndReason::timeout, .detail = "not ready in time"});
+        });
+    if (!guard) {
+        return fail(std::move(guard).error());
+    }
+    adopted_guard_ = std::move(*guard);
+    return {};
+}
+
 Result<void> Sandbox::adopt(const pid1::UnitState& unit_state) {
     row_.invocation_id = unit_state.invocation_id;
     make_machine();
@@ -529,6 +563,8 @@ Result<void> Sandbox::adopt(const pid1::UnitState& unit_state) {
         machine_->shutdown(std::chrono::seconds(10));
     } else if (row_.state == model::State::deleting) {
         machine_->kill({.reason = model::EndReason::deleted});
+    } else if (row_.state == model::State::starting) {
+        return guard_adopted_boot();
     }
     return {};
 }

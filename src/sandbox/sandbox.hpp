@@ -123,11 +123,13 @@ private:
     void purge();
     void end_purge(Result<void> removed);
     void finish_stops(const Result<void>& result);
+    Result<void> guard_adopted_boot();
 
     Context& context_;
     store::SandboxRow row_;
     Observer observer_;
     std::unique_ptr<Boot> boot_;
+    event::Timer adopted_guard_; // of a boot whose beginning another workdird has seen
     std::unique_ptr<Machine> machine_;
     std::vector<Done> stopping_;
     std::vector<Done> removing_;

@@ -2,6 +2,7 @@
 
 #include "util/size.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@ using Properties = std::vector<pid1::Property>;
 using Names = std::vector<std::string>;
 
 constexpr std::uint64_t kSecondUs = 1'000'000;
+constexpr std::uint64_t kLayerOverheadBytes = 16 * kMiB;
 
 constexpr std::uint64_t capability(int number) {
     return std::uint64_t{1} << number;
@@ -63,10 +65,11 @@ void add_confinement(Properties& p, model::Accel accel) {
     p.push_back({"RemoveIPC", true});
     p.push_back({"UMask", std::uint32_t{0077}});
     p.push_back({"RestrictAddressFamilies", pid1::NameList{true, {"AF_UNIX"}}});
-    // seccomp and set_mempolicy: QEMU's own -sandbox and libnuma call them at start.
+    // Not @aio: io_uring makes sockets and opens files past every filter, and QEMU's disks use
+    // threads. seccomp and set_mempolicy: QEMU's own -sandbox and libnuma call them at start.
     p.push_back({"SystemCallFilter",
                  pid1::NameList{true, {"@system-service", "seccomp", "set_mempolicy"}}});
-    p.push_back({"SystemCallFilter", pid1::NameList{false, {"@privileged", "@resources"}}});
+    p.push_back({"SystemCallFilter", pid1::NameList{false, {"@privileged", "@resources", "@aio"}}});
     p.push_back({"SystemCallFilter", pid1::NameList{true, {"set_mempolicy"}}});
     // What is not allowed fails with EPERM, so that a library may fall back, instead of a kill.
     p.push_back({"SystemCallErrorNumber", std::int32_t{EPERM}});
@@ -81,10 +84,12 @@ void add_confinement(Properties& p, model::Accel accel) {
     } else {
         p.push_back({"PrivateDevices", true});
     }
+    // QEMU needs no temporary file, and what it wrote would lie on the host's disk.
+    p.push_back({"ReadOnlyPaths", Names{"/tmp", "/var/tmp"}});
     // Nothing of the host's state or of its services can be reached, readable or not.
-    p.push_back({"InaccessiblePaths",
-                 Names{"-/var/lib/workdir", "-/etc/workdir", "-/run/workdir", "-/run/dbus",
-                       "-/var/log", "-/boot", "-/srv", "-/mnt", "-/media"}});
+    p.push_back({"InaccessiblePaths", Names{"-/var/lib/workdir", "-/etc/workdir", "-/run/workdir",
+                                            "-/run/dbus", "-/var/log", "-/boot", "-/srv", "-/mnt",
+                                            "-/media", "-/dev/shm", "-/dev/mqueue"}});
 }
 
 void add_limits(Properties& p, const VmmUnit& unit) {
@@ -99,6 +104,10 @@ void add_limits(Properties& p, const VmmUnit& unit) {
     p.push_back({"MemoryAccounting", true});
     p.push_back({"CPUAccounting", true});
     p.push_back({"TasksAccounting", true});
+    // A layer has 8 bytes for each cluster of 64 KiB beside the data, and some tables. QEMU in the
+    // wrong hands could else make the file of its disk as large as the host's.
+    p.push_back({"LimitFSIZE",
+                 std::max(unit.disk_bytes, unit.memory_bytes) / 1024 * 1025 + kLayerOverheadBytes});
     p.push_back({"LogRateLimitIntervalUSec", 30 * kSecondUs});
     p.push_back({"LogRateLimitBurst", std::uint32_t{200}});
 }

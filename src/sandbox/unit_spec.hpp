@@ -19,6 +19,7 @@ struct VmmUnit {
     model::Accel accel = model::Accel::tcg;
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 0; // of the guest
+    std::uint64_t disk_bytes = 0;
     std::uint32_t tasks_max = 0;
     int control_socket = -1;
 };

@@ -126,8 +126,12 @@ void prefer_for_oom() {
 Result<void> await_exec(int report, const std::string& program) {
     for (;;) {
         auto packet = control::receive_packet(report, sizeof(int));
-        if (!packet) { // the end: QEMU runs, or the child was killed, which its exit will tell
-            return {};
+        if (!packet && packet.error().code == ErrorCode::unreachable &&
+            packet.error().errnum == 0) {
+            return {}; // the end: QEMU runs, or the child was killed, which its exit will tell
+        }
+        if (!packet) {
+            return fail(std::move(packet).error());
         }
         if (packet->fds.size() == 1) {
             if (auto done = SpawnGuard::let_one_exec(std::move(packet->fds[0])); !done) {

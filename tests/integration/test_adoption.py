@@ -217,3 +217,18 @@ def test_nothing_can_be_made_while_workdird_is_masked(target):
     finally:
         must("systemctl", "unmask", "--runtime", "workdird.service")
         must("systemctl", "start", "workdird.service")
+
+
+def test_stop_of_one_that_was_adopted_while_it_started(make_sandbox):
+    sandbox = make_sandbox(*tiny())
+    wd_ok("stop", sandbox.id)
+    with started("wd", "start", sandbox.id) as client:
+        eventually(lambda: host.unit_property(sandbox.unit, "ActiveState") in
+                   ("activating", "active"), 20)
+        host.kill_daemon()
+        pid = host.daemon_pid()
+        assert wd("stop", sandbox.id).rc == 0
+        assert sandbox.state == "stopped" and host.daemon_pid() == pid
+        finish(client)
+    wd_ok("start", sandbox.id)
+    assert sandbox.usable()

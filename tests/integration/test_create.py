@@ -97,6 +97,13 @@ def test_env_of_more_than_one_message_arrives_whole(make_sandbox):
         ["10", variables[9].removeprefix("V9=")]
 
 
+def test_an_env_that_cannot_be_passed_on_is_refused_at_once(target):
+    begin = time.monotonic()
+    error = wd_fails("create", *tiny(), "--env", "X=" + "é" * 50000, rc=7).error
+    assert "environment" in error
+    assert time.monotonic() - begin < 60, "that is a boot that waited for its deadline"
+
+
 def test_name_label_and_id_find_it(make_sandbox):
     sandbox = make_sandbox(*tiny(), "--name", "wdtest-name", "--label", "team=blue",
                            "--label", "a/b=")

@@ -55,7 +55,7 @@ TEST_CASE("a sandbox's unit is confined and limited") {
                                  "RestrictAddressFamilies=AF_UNIX",
                                  "DevicePolicy=closed",
                                  "SystemCallArchitectures=native",
-                                 "SystemCallFilter=~@privileged @resources",
+                                 "SystemCallFilter=~@privileged @resources @aio",
                                  "SystemCallErrorNumber=1",
                                  "LimitCORE=0",
                                  "KillMode=mixed",

@@ -15,40 +15,49 @@ namespace wd::daemon {
 ManagerObject::ManagerObject(Service& service)
     : AdaptorInterfaces(service.bus().get(), bus::make_path(kRootPath)), service_(service) {
     registerAdaptor();
+    watch_callers();
 }
 
 ManagerObject::~ManagerObject() {
     unregisterAdaptor();
 }
 
-// A create whose caller leaves the bus is undone.
+// A create whose caller leaves the bus is undone. The bus tells of everyone's departures, through
+// one match for all (a connection may have 512), and in order with their calls: who is noted in the
+// handler of the call is not missed.
 struct ManagerObject::Caller {
-    sdbus::Slot watch; // of its name on the bus
+    std::string name;
     bool left = false;
     std::string id; // of its sandbox, once there is one
 };
 
-// The watch comes before admit() asks the bus who the caller is: one that left before is refused
-// there, one that leaves later is noticed here.
-Result<std::shared_ptr<ManagerObject::Caller>> ManagerObject::watch_caller() {
-    auto caller = std::make_shared<Caller>();
-    auto watching = bus::attempt([&] {
-        caller->watch = bus::add_match(
-            service_.bus().get(),
-            fmt::format("type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',"
-                        "arg0='{}'",
-                        bus::current_sender_name(getObject())),
-            [this, weak = std::weak_ptr(caller)](sdbus::Message&) {
-                if (const auto gone = weak.lock()) {
-                    gone->left = true;
-                    abandon(gone->id);
-                }
-            });
+void ManagerObject::watch_callers() {
+    departures_ =
+        bus::add_match(service_.bus().get(),
+                       "type='signal',sender='org.freedesktop.DBus',path='/org/freedesktop/DBus',"
+                       "interface='org.freedesktop.DBus',member='NameOwnerChanged',arg2=''",
+                       [this](sdbus::Message& message) {
+                           bus::guarded([&] {
+                               std::string name;
+                               message >> name;
+                               on_departure(name);
+                           });
+                       });
+}
+
+void ManagerObject::on_departure(const std::string& name) {
+    std::vector<std::string> abandoned;
+    std::erase_if(callers_, [&](const std::weak_ptr<Caller>& weak) {
+        const auto caller = weak.lock();
+        if (caller && caller->name == name) {
+            caller->left = true;
+            abandoned.push_back(caller->id);
+        }
+        return !caller;
     });
-    if (!watching) {
-        return fail(std::move(watching).error());
+    for (const std::string& id : abandoned) {
+        abandon(id);
     }
-    return caller;
 }
 
 void ManagerObject::abandon(const std::string& id) {
@@ -67,20 +76,18 @@ void ManagerObject::Create(sdbus::Result<sdbus::ObjectPath, bus::Dict>&& result,
         reply.fail(read.error());
         return;
     }
-    auto caller = watch_caller();
-    if (!caller) {
-        reply.fail(caller.error());
-        return;
-    }
-    service_.admit(
-        getObject(), INTERFACE_NAME, "Create", reply,
-        [this, reply, read = std::move(*read), caller = *caller](const bus::Sender& sender) {
-            if (caller->left) {
-                reply.fail(Error{ErrorCode::cancelled, 0, "the caller has gone"});
-            } else {
-                create(sender, read, caller, reply);
-            }
-        });
+    const auto caller = std::make_shared<Caller>();
+    caller->name = bus::current_sender_name(getObject());
+    std::erase_if(callers_, [](const std::weak_ptr<Caller>& done) { return done.expired(); });
+    callers_.push_back(caller);
+    service_.admit(getObject(), INTERFACE_NAME, "Create", reply,
+                   [this, reply, read = std::move(*read), caller](const bus::Sender& sender) {
+                       if (caller->left) {
+                           reply.fail(Error{ErrorCode::cancelled, 0, "the caller has gone"});
+                       } else {
+                           create(sender, read, caller, reply);
+                       }
+                   });
 }
 
 void ManagerObject::create(const bus::Sender& sender, CreateOptions options,
@@ -96,7 +103,7 @@ void ManagerObject::create(const bus::Sender& sender, CreateOptions options,
     };
     const auto id = service_.manager().create(
         std::move(options.spec), sender.uid, on_phase,
-        [reply, caller](Result<sandbox::Sandbox*> created) { // the watch ends with this
+        [reply, caller](Result<sandbox::Sandbox*> created) { // keeps the caller noted
             if (!created) {
                 reply.fail(created.error());
                 return;

@@ -6,8 +6,9 @@
 #include "daemon/service/views.hpp"
 #include "manager_adaptor.hpp"
 
-#include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace wd::daemon {
 
@@ -35,7 +36,8 @@ private:
     std::string Version() override;
 
     struct Caller;
-    Result<std::shared_ptr<Caller>> watch_caller();
+    void watch_callers();
+    void on_departure(const std::string& name);
     void abandon(const std::string& id);
     void create(const bus::Sender& sender, CreateOptions options,
                 const std::shared_ptr<Caller>& caller, const CreateReply& reply);
@@ -45,6 +47,8 @@ private:
     std::vector<bus::Dict> list_images();
 
     Service& service_;
+    std::vector<std::weak_ptr<Caller>> callers_; // of creates that are not done, and some that are
+    sdbus::Slot departures_;
 };
 
 } // namespace wd::daemon
