@@ -199,10 +199,33 @@ void read_limits(Section& section, const Host& host, Config& config) {
     section.integer("parallel_boots", config.parallel_boots, 1, 256);
 }
 
+// A create that asks for nothing must not be one that is refused.
+Result<void> check_defaults(const Config& config, std::string_view file_name) {
+    const Defaults& ours = config.defaults;
+    const model::Limits& limits = config.limits;
+    const auto above = [&](const char* key, const std::string& value, const std::string& limit) {
+        return fail(
+            ErrorCode::invalid_argument,
+            fmt::format("{}: defaults.{} is {}, above limits.max_{} with {}; set one of them",
+                        file_name, key, value, key, limit));
+    };
+    if (ours.cpus > limits.max_cpus) {
+        return above("cpus", std::to_string(ours.cpus), std::to_string(limits.max_cpus));
+    }
+    if (ours.memory_bytes > limits.max_memory_bytes) {
+        return above("memory", format_size(ours.memory_bytes),
+                     format_size(limits.max_memory_bytes));
+    }
+    if (ours.disk_bytes > limits.max_disk_bytes) {
+        return above("disk", format_size(ours.disk_bytes), format_size(limits.max_disk_bytes));
+    }
+    return {};
+}
+
 Config defaults_for(const Host& host) {
     Config config;
     config.limits = {
-        .max_cpus = 16, // CONFIG_NR_CPUS of the guest kernel
+        .max_cpus = 16, // the guest kernel takes up to 64 (CONFIG_NR_CPUS)
         .max_memory_bytes = host.memory_bytes,
         .max_disk_bytes = 256 * kGiB,
         .max_sandboxes = 1000,
@@ -262,6 +285,9 @@ Result<Config> parse(std::string_view text, std::string_view file_name, const Ho
         if (auto good = section->finish(); !good) {
             return fail(std::move(good).error());
         }
+    }
+    if (auto good = check_defaults(config, file_name); !good) {
+        return fail(std::move(good).error());
     }
     return config;
 }

@@ -93,4 +93,7 @@ TEST_CASE("mistakes are named with file, line and key") {
     CHECK(has(problem("[vmm]\naccel = \"xen\"\n"), "none of"));
     CHECK(has(problem("[vmm\naccel = 1"), "x.toml:1:"));
     CHECK(has(problem("[defaults]\nimage = \"../x\"\n"), "not allowed"));
+    CHECK(has(problem("[defaults]\ncpus = 5\n[limits]\nmax_cpus = 4\n"),
+              "x.toml: defaults.cpus is 5, above limits.max_cpus with 4"));
+    CHECK(has(problem("[limits]\nmax_disk = \"1G\"\n"), "above limits.max_disk with 1G"));
 }
