@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace wd::sandbox {
@@ -23,10 +24,12 @@ constexpr int kMostAttempts = 3;
 constexpr std::uint64_t kProbeMemory = 256 * kMiB;
 
 // Empty when the device is there. workdird itself may not open it: its unit may have started before
-// the kvm module was loaded, and a device that does not exist cannot be allowed to a unit.
+// the kvm module was loaded, and a device that does not exist cannot be allowed to a unit. (Nor may
+// it ask access(2), which goes by the unit's rules for devices too.)
 std::string kvm_problem() {
-    return ::access(kKvm, F_OK) == 0 ? std::string()
-                                     : fmt::format("{}: {}", kKvm, std::strerror(errno));
+    struct stat info {};
+    return ::stat(kKvm, &info) == 0 ? std::string()
+                                    : fmt::format("{}: {}", kKvm, std::strerror(errno));
 }
 
 std::string boot_id() {
