@@ -1,5 +1,6 @@
 #pragma once
-// Logging: to the journal with structured fields when the process runs under it, else to stderr.
+// Logging: to stderr, with the level in front where that is the journal; what belongs to a sandbox
+// goes to the journal with a field WORKDIR_SANDBOX.
 // Never blocks for long and never fails visibly.
 
 #include <string>
