@@ -38,10 +38,19 @@ def cgroup_files(unit, file):
 
 
 def unit_pids(unit):
-    """All processes of a unit."""
+    """All processes of a unit, without kernel threads (KVM puts one of a machine's beside it)."""
     files = cgroup_files(unit, "cgroup.procs")
     assert files, f"{unit} has no cgroup"
-    return sorted({int(line) for file in files for line in file.read_text().split()})
+    return sorted(pid for pid in {int(line) for file in files for line in file.read_text().split()}
+                  if not is_kernel_thread(pid))
+
+
+def is_kernel_thread(pid):
+    try:
+        flags = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[6])
+    except FileNotFoundError:
+        return False
+    return bool(flags & 0x00200000)  # PF_KTHREAD, include/linux/sched.h
 
 
 def units(pattern):
