@@ -30,9 +30,6 @@ struct Print {
     std::string operator()(const Command& v) const {
         return fmt::format("{}{}", v.ignore_failure ? "-" : "", fmt::join(v.argv, " "));
     }
-    std::string operator()(const BytesList& v) const {
-        return fmt::format("{}", fmt::join(v.items, " "));
-    }
     std::string operator()(const PathPairs& v) const {
         std::string out;
         for (const auto& [from, to] : v.paths) {

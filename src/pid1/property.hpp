@@ -24,10 +24,6 @@ struct Command {                   // a(sasb) with one entry: ExecStart, ExecSto
     bool ignore_failure = false;
     bool operator==(const Command&) const = default;
 };
-struct BytesList { // aay: LogExtraFields
-    std::vector<std::string> items;
-    bool operator==(const BytesList&) const = default;
-};
 struct PathPairs { // a(ssbt): BindPaths, BindReadOnlyPaths: source, destination
     std::vector<std::pair<std::string, std::string>> paths;
     bool operator==(const PathPairs&) const = default;
@@ -37,9 +33,9 @@ struct BorrowedFd { // h: StandardInputFileDescriptor; open until the call has b
     bool operator==(const BorrowedFd&) const = default;
 };
 
-using Value = std::variant<bool, std::int32_t, std::uint32_t, std::uint64_t, std::string,
-                           std::vector<std::string>, NameList, DeviceRules, Command, BytesList,
-                           PathPairs, BorrowedFd>;
+using Value =
+    std::variant<bool, std::int32_t, std::uint32_t, std::uint64_t, std::string,
+                 std::vector<std::string>, NameList, DeviceRules, Command, PathPairs, BorrowedFd>;
 
 struct Property {
     std::string name;

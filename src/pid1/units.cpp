@@ -44,13 +44,6 @@ struct ToVariant {
         out.emplace_back(v.argv.at(0), v.argv, v.ignore_failure);
         return sdbus::Variant(out);
     }
-    sdbus::Variant operator()(const BytesList& v) const {
-        std::vector<std::vector<std::uint8_t>> out;
-        for (const std::string& item : v.items) {
-            out.emplace_back(item.begin(), item.end());
-        }
-        return sdbus::Variant(out);
-    }
     sdbus::Variant operator()(const PathPairs& v) const {
         std::vector<sdbus::Struct<std::string, std::string, bool, std::uint64_t>> out;
         for (const auto& [from, to] : v.paths) {

@@ -121,7 +121,9 @@ Properties vmm_unit_properties(const VmmUnit& unit) {
     p.push_back({"NotifyAccess", std::string("main")});
     p.push_back({"ExecStart", pid1::Command{{unit.shim}}});
     p.push_back({"StandardInputFileDescriptor", pid1::BorrowedFd{unit.control_socket}});
-    p.push_back({"LogExtraFields", pid1::BytesList{{"WORKDIR_SANDBOX=" + unit.id}}});
+    // For the shim's log. LogExtraFields= would do the same for all output, but systemd 252 leaves
+    // a file in /run/systemd/units behind for each such unit, for ever.
+    p.push_back({"Environment", Names{"WORKDIR_SANDBOX=" + unit.id}});
     p.push_back({"SyslogIdentifier", std::string("workdir-shim")});
     // The shim is told to end in order; whoever is left after that is killed.
     p.push_back({"KillMode", std::string("mixed")});

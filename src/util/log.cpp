@@ -26,6 +26,12 @@ bool stderr_is_journal() {
            fmt::format("{}:{}", info.st_dev, info.st_ino) == stream;
 }
 
+// Of a shim: its unit's environment says so.
+const std::string g_sandbox = [] {
+    const char* const id = std::getenv("WORKDIR_SANDBOX");
+    return std::string(id != nullptr ? id : "");
+}();
+
 const bool g_journal = stderr_is_journal();
 
 } // namespace
@@ -37,6 +43,9 @@ void set_max_level(Level level) {
 void write(Level level, std::string_view message, std::string_view sandbox_id) {
     if (level > g_max_level) {
         return;
+    }
+    if (sandbox_id.empty()) {
+        sandbox_id = g_sandbox;
     }
     if (g_journal && sandbox_id.empty()) {
         // journald learns the unit of a line on stderr when it is connected; of a message of its

@@ -49,6 +49,7 @@ def snapshot():
               for path in (host.STATE / "images").glob("*/*")}
     found |= {f"images: {name}" for name in _names(host.STATE / "images")}
     found |= {f"state: {name}" for name in _names(host.STATE)}
+    found |= {f"systemd {path}" for path in pathlib.Path("/run/systemd/units").glob("*:workdir-sb-*")}
     # All but the probe's result, which is kept for this boot of the host.
     found |= {f"runtime {path}" for path in host.RUNTIME.rglob("*")
               if path != host.RUNTIME / "accel"}

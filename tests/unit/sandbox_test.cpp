@@ -61,7 +61,7 @@ TEST_CASE("a sandbox's unit is confined and limited") {
                                  "KillMode=mixed",
                                  "OOMPolicy=stop",
                                  "Slice=workdir.slice",
-                                 "LogExtraFields=WORKDIR_SANDBOX=sb-abcdefghij",
+                                 "Environment=WORKDIR_SANDBOX=sb-abcdefghij",
                                  "StandardInputFileDescriptor=(fd)",
                                  "CPUQuotaPerSecUSec=2000000",
                                  "TasksMax=128",
