@@ -32,7 +32,8 @@ int add_rules(scmp_filter_ctx filter) {
             return rc;
         }
     }
-    const scmp_arg_cmp no_thread = SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0);
+    const scmp_arg_cmp no_thread{
+        .arg = 0, .op = SCMP_CMP_MASKED_EQ, .datum_a = CLONE_THREAD, .datum_b = 0};
     if (const int rc =
             seccomp_rule_add_array(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1, &no_thread);
         rc < 0) {

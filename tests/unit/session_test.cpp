@@ -429,6 +429,10 @@ struct Signals {
     sigset_t old{};
 
     Signals() {
+        // What starts the tests may ignore these, which they would inherit (nohup, sh -c '… &').
+        for (const int signo : {SIGHUP, SIGINT, SIGTERM}) {
+            (void)std::signal(signo, SIG_DFL);
+        }
         REQUIRE(::pthread_sigmask(SIG_SETMASK, nullptr, &old) == 0);
         auto taken = take_signals();
         REQUIRE(taken.has_value());
