@@ -21,7 +21,6 @@ using wire::Stream;
 constexpr std::uint64_t kGrace = 2 * kSecond; // from asking processes to end to making them
 // A grant is worth a frame once a quarter of the window is owed.
 constexpr std::uint32_t kGrantStep = wire::kWindow / 4;
-// From there on moving pages is worth its system calls.
 constexpr std::size_t kLongestStatus = 4096;
 
 std::uint64_t bytes_in(int pipe) {

@@ -10,7 +10,6 @@ struct Pipe {
     Fd read;
     Fd write;
 
-    explicit operator bool() const { return static_cast<bool>(read); }
     // Holds `size` bytes, where the kernel agrees (F_SETPIPE_SZ).
     static Outcome<Pipe> create(int size);
 };

@@ -76,6 +76,18 @@ void visit_images(const fs::path& images_dir, Good good, Bad bad) {
     }
 }
 
+// Complete before it returns, so that the caller may rename or remove what it gets.
+std::vector<fs::path> entries_named(const fs::path& folder, std::string_view prefix) {
+    std::vector<fs::path> found;
+    std::error_code ec;
+    for (fs::directory_iterator at(folder, ec), end; !ec && at != end; at.increment(ec)) {
+        if (at->path().filename().string().starts_with(prefix)) {
+            found.push_back(at->path());
+        }
+    }
+    return found;
+}
+
 } // namespace
 
 bool version_less(std::string_view a, std::string_view b) {
@@ -196,27 +208,15 @@ Result<void> ImageStore::discard(const Image& image) {
 
 void ImageStore::discard_staging(const std::vector<fs::path>& keep) {
     std::error_code ec;
-    std::vector<fs::path> found;
-    for (fs::directory_iterator at(images_dir_, ec), end; !ec && at != end; at.increment(ec)) {
-        if (at->path().filename().string().starts_with(".build-") &&
-            std::find(keep.begin(), keep.end(), at->path()) == keep.end()) {
-            found.push_back(at->path());
+    for (const fs::path& path : entries_named(images_dir_, ".build-")) {
+        if (std::find(keep.begin(), keep.end(), path) == keep.end()) {
+            fs::rename(path, images_dir_ / (".trash-build-" + new_machine_id()), ec);
         }
-    }
-    for (const fs::path& path : found) {
-        fs::rename(path, images_dir_ / (".trash-build-" + new_machine_id()), ec);
     }
 }
 
 Result<void> ImageStore::remove_trash(const fs::path& images_dir) {
-    std::error_code ec;
-    std::vector<fs::path> found;
-    for (fs::directory_iterator at(images_dir, ec), end; !ec && at != end; at.increment(ec)) {
-        if (at->path().filename().string().starts_with(".trash-")) {
-            found.push_back(at->path());
-        }
-    }
-    for (const fs::path& path : found) {
+    for (const fs::path& path : entries_named(images_dir, ".trash-")) {
         if (auto done = remove_tree(path); !done) {
             return done;
         }

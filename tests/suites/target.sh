@@ -23,7 +23,6 @@ newer_packages() {
 bad_agents() {
     local build=$WD_TOP/build-bad-agents images
     mapfile -t images < <(printf 'tests/integration/%s.cpio\n' garbage oversized silent exit version later)
-    install_build_deps
     [[ -d $build/meson-info ]] || meson setup "$build" --buildtype=release -Dtests=true
     ninja -C "$build" "${images[@]}"
     target_run mkdir -p "$BAD_AGENTS_IN" </dev/null
