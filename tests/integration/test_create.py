@@ -1,6 +1,7 @@
 """Create: what one gets, what it reports, and what it refuses."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import signal
@@ -145,14 +146,45 @@ def test_create_and_delete_20_times_always_goes_the_same_way(target):
 
 # ---- the client goes away
 
-@pytest.mark.parametrize("milliseconds", [50, 150, 400, 1500])
-def test_killed_client_leaves_nothing(target, milliseconds):
-    before = leaks.snapshot()
+@contextlib.contextmanager
+def held_create(part):
+    """A `wd create` that is held up in this part, so that it cannot end before the test acts:
+    its client and the sandbox's id. What is held stops at SIGSTOP and dies of SIGKILL all the
+    same."""
+    known = set(host.units("workdir-sb-*.service"))
+    held = None
     with started("wd", "create", *tiny()) as client:
-        time.sleep(milliseconds / 1000)  # not to wait for something: where in the create it dies
-        client.send_signal(signal.SIGKILL)
+        try:
+            unit = eventually(lambda: set(host.units("workdir-sb-*.service")) - known).pop()
+            sandbox = unit.removeprefix("workdir-").removesuffix(".service")
+            console = host.STATE / "sandboxes" / sandbox / "console.log"
+            if part == "unit":
+                held = eventually(lambda: host.main_pid(unit), what="the shim has started")
+            else:
+                held = eventually(lambda: vmm_of(unit), what="the VMM has started")
+            if part == "kernel":
+                eventually(lambda: console.exists() and console.stat().st_size,
+                           what="the guest kernel says something")
+            os.kill(held, signal.SIGSTOP)
+            yield client, sandbox
+        finally:
+            if held:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(held, signal.SIGCONT)
+
+
+def vmm_of(unit):
+    vmms = [pid for pid in host.unit_pids(unit) if "qemu-system" in host.exe(pid)]
+    return vmms[0] if vmms else 0
+
+
+@pytest.mark.parametrize("part", ["unit", "vmm", "kernel"])
+def test_killed_client_leaves_nothing(target, part):
+    before = leaks.snapshot()
+    with held_create(part) as (client, _):
+        client.kill()
         client.wait()
-    eventually(lambda: not leaks.left_over(before), 60, "nothing left of the create")
+        eventually(lambda: not leaks.left_over(before), 60, "nothing left of the create")
 
 
 def test_client_that_leaves_before_anything_began_leaves_nothing(target):
@@ -166,25 +198,21 @@ def test_client_that_leaves_before_anything_began_leaves_nothing(target):
 
 def test_interrupted_client_leaves_nothing_and_says_so(target):
     before = leaks.snapshot()
-    with started("wd", "create", *tiny()) as client:
-        eventually(lambda: set(host.units("workdir-sb-*.service")) -
-                   {item[5:] for item in before if item.startswith("unit ")})
+    with held_create("vmm") as (client, _):
         client.send_signal(signal.SIGINT)
         done = finish(client)
-    assert done.rc in (13, 130, -signal.SIGINT), str(done)
-    assert not done.out
-    eventually(lambda: not leaks.left_over(before), 60, "nothing left of the create")
+        assert done.rc in (13, 130, -signal.SIGINT), str(done)
+        assert not done.out
+        eventually(lambda: not leaks.left_over(before), 60, "nothing left of the create")
 
 
 def test_sandbox_deleted_while_it_is_created(target):
     before = leaks.snapshot()
-    known = set(listed())
-    with started("wd", "create", *tiny()) as client:
-        new = eventually(lambda: set(listed()) - known).pop()
-        wd_ok("rm", new)
+    with held_create("kernel") as (client, sandbox):
+        wd_ok("rm", sandbox)
         done = finish(client)
-    assert done.rc != 0 and done.err, str(done)
-    eventually(lambda: not leaks.left_over(before), 30)
+        assert done.rc != 0 and done.err, str(done)
+        eventually(lambda: not leaks.left_over(before), 30)
 
 
 # ---- more than there is

@@ -14,6 +14,12 @@ def _names(directory):
         return set()
 
 
+def _tree(root):
+    """All paths below a directory. os.walk, unlike a glob, does not mind what goes meanwhile."""
+    return {pathlib.Path(parent, name) for parent, directories, files in os.walk(root)
+            for name in directories + files}
+
+
 def _processes():
     found = set()
     for pid in host.processes("qemu-system-x86_64", "qemu-system-x86_64-microvm", "workdir-shim",
@@ -33,11 +39,8 @@ def _namespaces():
 
 
 def _cgroups():
-    found = set()
-    for slice_ in pathlib.Path("/sys/fs/cgroup").rglob("workdir.slice"):
-        found |= {f"cgroup {group.name}" for group in slice_.iterdir()
-                  if group.is_dir() and group.name.startswith("workdir-")}
-    return found
+    return {f"cgroup {path.name}" for path in _tree("/sys/fs/cgroup")
+            if path.parent.name == "workdir.slice" and path.name.startswith("workdir-")}
 
 
 def snapshot():
@@ -45,13 +48,11 @@ def snapshot():
     found = {f"unit {name}" for name in host.units("workdir-*")}
     found |= _processes()
     found |= {f"directory {name}" for name in _names(host.STATE / "sandboxes")}
-    found |= {f"images: {path.relative_to(host.STATE)}"
-              for path in (host.STATE / "images").glob("*/*")}
-    found |= {f"images: {name}" for name in _names(host.STATE / "images")}
+    found |= {f"images: {path.relative_to(host.STATE)}" for path in _tree(host.STATE / "images")}
     found |= {f"state: {name}" for name in _names(host.STATE)}
     found |= {f"systemd {path}" for path in pathlib.Path("/run/systemd/units").glob("*:workdir-sb-*")}
     # All but the probe's result, which is kept for this boot of the host.
-    found |= {f"runtime {path}" for path in host.RUNTIME.rglob("*")
+    found |= {f"runtime {path}" for path in _tree(host.RUNTIME)
               if path != host.RUNTIME / "accel"}
     found |= {f"transient {name}" for name in _names(pathlib.Path("/run/systemd/transient"))
               if name.startswith("workdir-")}
