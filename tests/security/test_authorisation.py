@@ -54,6 +54,7 @@ def test_a_member_of_the_group_has_sandboxes_of_their_own(alices):
     assert wd_as(ALICE, "stop", alices.id).rc == 0
     assert wd_as(ALICE, "start", alices.id).rc == 0
     mine = wd_as(ALICE, "create", "--json", *tiny())
+    assert mine.rc == 0, str(mine)
     assert wd_as(ALICE, "rm", mine.json["id"]).rc == 0
 
 
