@@ -196,8 +196,8 @@ void Machine::on_state(const pid1::UnitState& state) {
         finish(state);
     } else if (start_error_ && state.active_state != "deactivating") {
         kill({.reason = model::EndReason::timeout, .detail = *start_error_});
-    } else if (!connection_ && state.active_state == "active" && !killed_) {
-        reconnect();
+    } else if (!connection_ && state.active_state == "active" && !killed_ && !ended_) {
+        reconnect(); // but not to a shim that has said its last word: PID 1 sees its exit next
     }
 }
 
