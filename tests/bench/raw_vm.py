@@ -20,6 +20,10 @@ FD_IN_ARGUMENT = re.compile(r"(?:\bfd=|/proc/self/fd/)(\d+)")
 PLAIN_PORT = "/dev/vport0p2"
 
 
+def piped_to(dd, end):
+    return ["sh", "-c", f"{' '.join(dd)} | dd {end} bs=32k status=none"]
+
+
 def text_field(tag, value):
     return struct.pack("<BI", tag, len(value)) + value
 
@@ -145,10 +149,9 @@ class RawVm:
     def plain_out(self, size, piped=False):
         """Bytes per second of a plain copy from the guest, by dd through a port of its own.
         `piped`: from another program by way of a pipe, as the output of any command has to go."""
-        copy = f"dd if=/dev/zero bs=32k count={size // 32768} status=none"
-        copy += f" | dd of={PLAIN_PORT} bs=32k status=none" if piped else f" of={PLAIN_PORT}"
+        copy = ["dd", "if=/dev/zero", "bs=32k", f"count={size // 32768}", "status=none"]
         begin = time.perf_counter()
-        self.start(["sh", "-c", copy], 2)
+        self.start(piped_to(copy, f"of={PLAIN_PORT}") if piped else [*copy, f"of={PLAIN_PORT}"], 2)
         left = size
         while left:
             left -= len(self._sockets["plain"].recv(min(left, 256 * 1024)))
@@ -157,10 +160,10 @@ class RawVm:
         return rate
 
     def plain_in(self, size, piped=False):
-        copy = (f"dd if={PLAIN_PORT} bs=32k iflag=fullblock count={size // 32768} status=none" +
-                (" | dd of=/dev/null bs=32k status=none" if piped else " of=/dev/null"))
+        copy = ["dd", f"if={PLAIN_PORT}", "bs=32k", "iflag=fullblock", f"count={size // 32768}",
+                "status=none"]
         begin = time.perf_counter()
-        self.start(["sh", "-c", copy], 2)
+        self.start(piped_to(copy, "of=/dev/null") if piped else [*copy, "of=/dev/null"], 2)
         piece = b"\0" * 262144
         for _ in range(size // len(piece)):
             self._sockets["plain"].sendall(piece)

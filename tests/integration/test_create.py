@@ -12,7 +12,7 @@ import pytest
 from support import host, leaks
 from support.bus import ROOT, Bus
 from support.process import eventually, finish, must, run, started, wd, wd_fails, wd_ok
-from support.sandbox import create, listed, tiny
+from support.sandbox import Sandbox, create, listed, tiny
 
 PARTS = ["queue", "assign", "unit", "vmm", "kernel", "agent", "ready"]
 
@@ -149,19 +149,19 @@ def test_create_and_delete_20_times_always_goes_the_same_way(target):
 @contextlib.contextmanager
 def held_create(part):
     """A `wd create` that is held up in this part, so that it cannot end before the test acts:
-    its client and the sandbox's id. What is held stops at SIGSTOP and dies of SIGKILL all the
-    same."""
+    its client and the sandbox. What is held stops at SIGSTOP and dies of SIGKILL all the same."""
     known = set(host.units("workdir-sb-*.service"))
     held = None
     with started("wd", "create", *tiny()) as client:
         try:
             unit = eventually(lambda: set(host.units("workdir-sb-*.service")) - known).pop()
-            sandbox = unit.removeprefix("workdir-").removesuffix(".service")
-            console = host.STATE / "sandboxes" / sandbox / "console.log"
+            name = unit.removeprefix("workdir-").removesuffix(".service")
+            sandbox = Sandbox({"id": name, "unit": unit})
+            console = sandbox.directory / "console.log"
             if part == "unit":
-                held = eventually(lambda: host.main_pid(unit), what="the shim has started")
+                held = eventually(lambda: sandbox.shim_pid, what="the shim has started")
             else:
-                held = eventually(lambda: vmm_of(unit), what="the VMM has started")
+                held = eventually(lambda: sandbox.qemu_pid, what="the VMM has started")
             if part == "kernel":
                 eventually(lambda: console.exists() and console.stat().st_size,
                            what="the guest kernel says something")
@@ -171,11 +171,6 @@ def held_create(part):
             if held:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(held, signal.SIGCONT)
-
-
-def vmm_of(unit):
-    vmms = [pid for pid in host.unit_pids(unit) if "qemu-system" in host.exe(pid)]
-    return vmms[0] if vmms else 0
 
 
 @pytest.mark.parametrize("part", ["unit", "vmm", "kernel"])
@@ -209,7 +204,7 @@ def test_interrupted_client_leaves_nothing_and_says_so(target):
 def test_sandbox_deleted_while_it_is_created(target):
     before = leaks.snapshot()
     with held_create("kernel") as (client, sandbox):
-        wd_ok("rm", sandbox)
+        wd_ok("rm", sandbox.id)
         done = finish(client)
         assert done.rc != 0 and done.err, str(done)
         eventually(lambda: not leaks.left_over(before), 30)
