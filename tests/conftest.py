@@ -16,7 +16,7 @@ class FailuresAtOnce:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report):
-        if report.failed:
+        if report.outcome in ("failed", "rerun"):
             terminal = self.plugins.get_plugin("terminalreporter")
             terminal.write_line(f"\n{report.nodeid} ({report.when})\n{report.longreprtext}")
 
