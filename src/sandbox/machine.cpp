@@ -17,6 +17,7 @@ namespace {
 constexpr int kBurst = 16;
 constexpr int kMaxReconnects = 3;
 constexpr std::chrono::milliseconds kQueryRetry{1000};
+constexpr std::chrono::milliseconds kLastWord{10'000}; // from the shim's Ended to its exit
 
 } // namespace
 
@@ -138,8 +139,17 @@ void Machine::on_event(const control::Event& event) {
         was_ready_ = true;
         listener_.on_ready(*ready);
     } else if (const auto* ended = std::get_if<control::Ended>(&event)) {
-        ended_ = *ended; // the unit ends next
+        on_ended(*ended);
     }
+}
+
+// The unit ends next, by itself. One that stays is a shim that lies, and is killed.
+void Machine::on_ended(const control::Ended& ended) {
+    if (ended_) {
+        return;
+    }
+    ended_ = ended;
+    kill_after(kLastWord, ended.end);
 }
 
 void Machine::lose_connection(const Error& error) {
@@ -270,9 +280,12 @@ void Machine::shutdown(std::chrono::milliseconds deadline) {
     if (!sent) {
         units_.stop(unit_, [](const Result<void>&) {});
     }
-    auto timer = event::Timer::create(loop_, deadline + kGrace, [this] {
-        kill({.reason = model::EndReason::stopped, .detail = "killed: it did not stop in time"});
-    });
+    kill_after(deadline + kGrace,
+               {.reason = model::EndReason::stopped, .detail = "killed: it did not stop in time"});
+}
+
+void Machine::kill_after(std::chrono::milliseconds deadline, model::End end) {
+    auto timer = event::Timer::create(loop_, deadline, [this, end = std::move(end)] { kill(end); });
     if (timer) {
         deadline_ = std::move(*timer);
     }

@@ -68,10 +68,12 @@ private:
     void on_started(Result<void> result);
     void on_socket();
     void on_event(const control::Event& event);
+    void on_ended(const control::Ended& ended);
     void lose_connection(const Error& error);
     void refresh();
     void refresh_later();
     void on_state(const pid1::UnitState& state);
+    void kill_after(std::chrono::milliseconds deadline, model::End end);
     void take_last_words();
     void finish(const pid1::UnitState& state);
     Result<void> send(const control::Request& request, const std::vector<int>& fds);
@@ -84,7 +86,7 @@ private:
     std::string invocation_id_;
     Fd connection_;
     event::Io io_;
-    event::Timer deadline_; // of an ordered shutdown
+    event::Timer deadline_; // of an ordered shutdown, or of the exit after Ended
     event::Timer retry_;    // of a question to PID 1
     pid1::Units::Watch watch_;
     std::optional<control::Ended> ended_;    // what the shim said
