@@ -49,7 +49,9 @@ def test_the_service_is_enabled_and_running(target):
 
 @pytest.mark.target
 def test_the_packages_are_whole(target):
-    assert run("dpkg", "--verify", "workdir", "workdir-guest").text in ("", None)
+    changed = run("dpkg", "--verify", "workdir", "workdir-guest").text.splitlines()
+    # A configuration file is the administrator's to change, and in the test VM the suite does.
+    assert [line for line in changed if f" c {host.CONFIG}" not in line] == []
     for package in ("workdir", "workdir-guest"):
         for line in must("dpkg", "-L", package).text.splitlines():
             path = pathlib.Path(line)
