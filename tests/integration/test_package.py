@@ -78,6 +78,9 @@ def test_man_pages_and_completions_are_installed(target):
 @pytest.mark.last
 class TestLifeCycle:
     def test_1_upgrade_leaves_running_sandboxes_alone(self):
+        wd("rm", "--force", "wdtest-upgrade")  # and the old version: of a first try
+        apt("install", "--allow-downgrades", *debs("WD_TEST_DEBS"))
+        eventually(host.daemon_answers)
         sandbox = create(*tiny(), "--name", "wdtest-upgrade")
         old_version, old_daemon = installed_version(), host.daemon_pid()
         before = (sandbox.shim_pid, sandbox.qemu_pid,
