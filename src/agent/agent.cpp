@@ -142,6 +142,13 @@ void Agent::on_control(const wire::Frame& frame) {
     case FrameType::ping:
         wire::append_frame(port_.out(), {.type = FrameType::pong, .payload = frame.payload});
         break;
+    case FrameType::quiesce:
+        if (state_ == State::ready) {
+            quiesce_root();
+            wire::append_frame(port_.out(), {.type = FrameType::quiesced});
+            port_.flush();
+        }
+        break;
     case FrameType::shutdown:
         begin_shutdown();
         break;

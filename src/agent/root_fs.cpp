@@ -213,6 +213,21 @@ void settle_root() {
     }
 }
 
+void quiesce_root() {
+    settle_root(); // also waits for one that is under way
+    ::sync();
+    // Pages that nothing needs would only make the snapshot larger. Compacted, free memory comes in
+    // the large blocks that free page reporting tells the host of.
+    constexpr const char* kSettings[][2] = {{"/proc/sys/vm/drop_caches", "3"},
+                                            {"/proc/sys/vm/compact_memory", "1"}};
+    for (const auto& [file, value] : kSettings) {
+        const Fd fd(::open(file, O_WRONLY | O_CLOEXEC));
+        if (!fd || ::write(fd.get(), value, 1) != 1) {
+            console("%s: %s", file, errno_text(errno).c_str());
+        }
+    }
+}
+
 void unmount_all() {
     ::sync();
     const auto table = read_small_file("/proc/self/mounts", 1024 * 1024);

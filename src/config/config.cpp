@@ -126,6 +126,18 @@ public:
         });
     }
 
+    void boolean(const char* key, bool& out) {
+        const toml::node* node = take(key);
+        if (node == nullptr) {
+            return;
+        }
+        if (const auto value = node->value_exact<bool>()) {
+            out = *value;
+        } else {
+            complain(*node, path(key), "takes true or false");
+        }
+    }
+
     Result<void> finish() {
         if (problem_.empty() && table_ != nullptr) {
             for (const auto& [key, node] : *table_) {
@@ -267,6 +279,7 @@ Result<Config> parse(std::string_view text, std::string_view file_name, const Ho
     vmm.absolute_path("qemu", config.vmm.qemu);
     vmm.duration("boot_timeout", config.vmm.boot_timeout);
     vmm.duration("kvm_probe_timeout", config.vmm.kvm_probe_timeout);
+    vmm.boolean("golden", config.vmm.golden);
 
     Section guest(root, "guest", file_name);
     guest.absolute_path("kernel", config.guest.kernel);

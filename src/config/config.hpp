@@ -18,6 +18,7 @@ struct Vmm {
     std::string qemu; // empty: the host's, by accelerator
     std::chrono::milliseconds boot_timeout{60'000};
     std::chrono::milliseconds kvm_probe_timeout{20'000};
+    bool golden = true; // make and use golden snapshots
 };
 
 struct Guest {

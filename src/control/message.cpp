@@ -2,7 +2,9 @@
 
 #include "util/text.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kMemorySources[] = {"anonymous", "to_snapshot", "from_snapshot"};
 constexpr std::string_view kShimStates[] = {"waiting", "launching", "running", "ended"};
 
 // Reads the members of one object; the first problem is kept and everything after it is a default.
@@ -74,6 +77,15 @@ public:
             return Enum{};
         }
         return *value;
+    }
+    // Of the word in this list.
+    int index(const char* key, std::span<const std::string_view> words) {
+        const auto at = std::find(words.begin(), words.end(), text(key, 32));
+        if (at == words.end()) {
+            note(key, "is not a known word");
+            return 0;
+        }
+        return static_cast<int>(at - words.begin());
     }
     const Json* array(const char* key) {
         const Json* value = find(key);
@@ -147,6 +159,7 @@ Json to_json(const Launch& launch) {
             {"qemu", launch.qemu},
             {"cpus", launch.cpus},
             {"memory_bytes", launch.memory_bytes},
+            {"memory", kMemorySources[static_cast<int>(launch.memory)]},
             {"layers", std::move(layers)},
             {"hostname", launch.hostname},
             {"machine_id", launch.machine_id},
@@ -159,6 +172,12 @@ Json to_json(const OpenSession&) {
 }
 Json to_json(const Shutdown& shutdown) {
     return {{"op", "shutdown"}, {"deadline_ms", shutdown.deadline_ms}};
+}
+Json to_json(const Snapshot&) {
+    return {{"op", "snapshot"}};
+}
+Json to_json(const Snapshotted&) {
+    return {{"op", "snapshotted"}};
 }
 Json to_json(const Hello& hello) {
     return {{"op", "hello"},
@@ -198,6 +217,7 @@ Launch read_launch(Fields& fields) {
     launch.qemu = fields.text("qemu", 4096);
     launch.cpus = fields.integer<std::uint32_t>("cpus");
     launch.memory_bytes = fields.integer<std::uint64_t>("memory_bytes");
+    launch.memory = static_cast<MemorySource>(fields.index("memory", kMemorySources));
     if (const Json* layers = fields.array("layers")) {
         for (const Json& item : *layers) {
             Fields layer(item);
@@ -331,6 +351,9 @@ Result<Request> decode_request(std::string_view text) {
             Shutdown{.deadline_ms = fields.integer<std::uint64_t>("deadline_ms", 3'600'000)},
             fields);
     }
+    if (op == "snapshot") {
+        return finish<Request>(Snapshot{}, fields);
+    }
     return fail(ErrorCode::invalid_argument, fmt::format("unknown request {}", quote(op)));
 }
 
@@ -344,17 +367,7 @@ Result<Event> decode_event(std::string_view text) {
     if (op == "hello") {
         Hello hello;
         hello.version = fields.integer<int>("version");
-        const std::string state = fields.text("state", 32);
-        bool known = false;
-        for (int i = 0; i < 4; ++i) {
-            if (state == kShimStates[i]) {
-                hello.state = static_cast<ShimState>(i);
-                known = true;
-            }
-        }
-        if (!known) {
-            fields.note("state", "is not a known word");
-        }
+        hello.state = static_cast<ShimState>(fields.index("state", kShimStates));
         hello.sessions = fields.integer<std::uint32_t>("sessions");
         return finish<Event>(hello, fields);
     }
@@ -363,6 +376,9 @@ Result<Event> decode_event(std::string_view text) {
     }
     if (op == "ready") {
         return finish<Event>(read_ready(fields), fields);
+    }
+    if (op == "snapshotted") {
+        return finish<Event>(Snapshotted{}, fields);
     }
     if (op == "ended") {
         return finish<Event>(read_ended(fields), fields);

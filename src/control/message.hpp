@@ -26,17 +26,22 @@ inline constexpr std::size_t kMaxConsoleTail = 2048;
 // ---- daemon -> shim
 
 // One layer of the root disk, bottom first. fds: console log (O_RDWR | O_APPEND), kernel,
-// initramfs, then one for each layer.
+// initramfs; but for anonymous memory, memory file and state file; then one for each layer.
 struct DiskLayer {
     bool qcow2 = false; // else raw
     bool read_only = true;
 };
+
+// anonymous: a cold boot. to_snapshot: a cold boot whose memory is that file (O_RDWR), with
+// Snapshot to follow; the state file is O_WRONLY. from_snapshot: restored from both (O_RDONLY).
+enum class MemorySource { anonymous, to_snapshot, from_snapshot };
 
 struct Launch {
     model::Accel accel = model::Accel::tcg;
     std::string qemu; // absolute path of the binary
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 0;
+    MemorySource memory = MemorySource::anonymous;
     std::vector<DiskLayer> layers; // empty for a probe
     std::string hostname;
     std::string machine_id;
@@ -54,7 +59,11 @@ struct Shutdown {
     std::uint64_t deadline_ms = 10000;
 };
 
-using Request = std::variant<Launch, OpenSession, Shutdown>;
+// Of a VM that was launched to_snapshot and is ready: complete memory and state files and end.
+// Snapshotted follows, or Ended alone.
+struct Snapshot {};
+
+using Request = std::variant<Launch, OpenSession, Shutdown, Snapshot>;
 
 // ---- shim -> daemon
 
@@ -84,13 +93,15 @@ struct Ready {
     std::string kernel_release;
 };
 
+struct Snapshotted {}; // memory, state and disk are complete when the unit has ended in order
+
 struct Ended {
     model::End end;
     std::string console_tail; // last lines of the console, printable
     bool was_ready = false;   // false: the launch failed
 };
 
-using Event = std::variant<Hello, Progress, Ready, Ended>;
+using Event = std::variant<Hello, Progress, Ready, Snapshotted, Ended>;
 
 // A daemon that was away when the sandbox ended reads the reason from the unit's ExecMainStatus:
 //

@@ -71,6 +71,7 @@ Result<int> serve(const config::Config& config) {
     image::ImageStore images(paths.images(), paths.recipes);
     sandbox::AccelProbe probe(*loop, **units, config, paths);
     sandbox::BootQueue queue(config.parallel_boots);
+    sandbox::Goldens goldens(*loop, **worker, **units, images, queue, config, paths);
     auto service = daemon::Service::create(*bus, {.loop = *loop,
                                                   .worker = **worker,
                                                   .units = **units,
@@ -78,6 +79,7 @@ Result<int> serve(const config::Config& config) {
                                                   .images = images,
                                                   .probe = probe,
                                                   .queue = queue,
+                                                  .goldens = goldens,
                                                   .config = config,
                                                   .paths = paths});
     if (!service) {

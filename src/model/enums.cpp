@@ -36,7 +36,8 @@ struct Table<EndReason> {
 
 template <>
 struct Table<BootPath> {
-    static constexpr std::array rows{std::pair{BootPath::cold_boot, "cold_boot"}};
+    static constexpr std::array rows{std::pair{BootPath::cold_boot, "cold_boot"},
+                                     std::pair{BootPath::snapshot_restore, "snapshot_restore"}};
 };
 
 template <>

@@ -26,7 +26,9 @@ enum class EndReason {
     agent_lost,    // the agent broke the protocol or its channel closed
 };
 
-enum class BootPath { cold_boot };
+// How a sandbox came to run: its kernel booted; or it was restored from the golden snapshot of its
+// image and shape.
+enum class BootPath { cold_boot, snapshot_restore };
 
 enum class Accel { kvm, tcg };
 enum class AccelChoice { automatic, kvm, tcg }; // "auto" in the configuration

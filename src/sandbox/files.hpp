@@ -20,6 +20,11 @@ struct Paths {
     std::filesystem::path sandboxes() const { return state / "sandboxes"; }
     std::filesystem::path sandbox(std::string_view id) const { return sandboxes() / id; }
     std::filesystem::path disk(std::string_view id) const { return sandbox(id) / "disk.qcow2"; }
+    // Where the sandbox was restored: the layer of its golden snapshot (a hard link, so that it
+    // stays when the snapshot is replaced), between the image and its own disk.
+    std::filesystem::path base_layer(std::string_view id) const {
+        return sandbox(id) / "base.qcow2";
+    }
     std::filesystem::path console(std::string_view id) const { return sandbox(id) / "console.log"; }
     std::filesystem::path control() const { return run / "control"; }
     std::filesystem::path control_socket(std::string_view id) const {

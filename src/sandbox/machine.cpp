@@ -80,6 +80,10 @@ Result<void> Machine::launch(const control::Launch& launch, const std::vector<in
     return send(launch, fds);
 }
 
+Result<void> Machine::snapshot() {
+    return send(control::Snapshot{}, {});
+}
+
 Result<void> Machine::adopt() {
     started_ = true;
     watch();
@@ -138,6 +142,10 @@ void Machine::on_event(const control::Event& event) {
     } else if (const auto* ready = std::get_if<control::Ready>(&event)) {
         was_ready_ = true;
         listener_.on_ready(*ready);
+    } else if (std::holds_alternative<control::Snapshotted>(event)) {
+        if (listener_.on_snapshotted) {
+            listener_.on_snapshotted();
+        }
     } else if (const auto* ended = std::get_if<control::Ended>(&event)) {
         on_ended(*ended);
     }
@@ -221,6 +229,8 @@ void Machine::take_last_words() {
         auto event = control::decode_event(packet->text);
         if (event && std::holds_alternative<control::Ended>(*event)) {
             ended_ = std::get<control::Ended>(*event);
+        } else if (event && std::holds_alternative<control::Snapshotted>(*event)) {
+            on_event(*event);
         }
     }
 }

@@ -23,6 +23,7 @@ public:
     struct Listener {
         std::function<void(model::Phase)> on_phase;
         std::function<void(const control::Ready&)> on_ready;
+        std::function<void()> on_snapshotted = {}; // of a machine that makes one; on_gone follows
         // The unit is gone: once, and last.
         std::function<void(const control::Ended&)> on_gone;
     };
@@ -40,6 +41,9 @@ public:
     start(const std::function<std::vector<pid1::Property>(int listening_socket)>& properties);
     // fds as in control::Launch, borrowed.
     Result<void> launch(const control::Launch& launch, const std::vector<int>& fds);
+
+    // Of a machine that was launched to_snapshot, when it is ready.
+    Result<void> snapshot();
 
     // Connects to the shim of a unit that runs already (after a restart of workdird). on_ready or
     // on_gone follow.

@@ -43,8 +43,8 @@ void Manager::reconcile(std::function<void(Result<void>)> done) {
     }
     auto work = std::make_shared<Reconcile>();
     work->done = std::move(done);
-    // "workdir-sb-*" is every sandbox's unit; the probe's is removed in any case, it is asked
-    // again.
+    // "workdir-sb-*" is every sandbox's unit; the probe's and that of a golden snapshot in the
+    // making are removed in any case: both begin anew.
     context_.units.list("workdir-sb-*.service", [this, work](auto names) {
         if (!names) {
             work->done(fail(std::move(names).error()));
@@ -52,6 +52,7 @@ void Manager::reconcile(std::function<void(Result<void>)> done) {
         }
         work->units = std::move(*names);
         work->units.emplace_back(AccelProbe::kUnit);
+        work->units.emplace_back(Goldens::kUnit);
         ask(work);
     });
 }
@@ -108,16 +109,24 @@ void Manager::settle(const std::shared_ptr<Reconcile>& work, const std::string& 
     }
 }
 
+namespace {
+// workdir-NAME.service -> NAME
+std::string socket_name_of_unit(std::string_view unit) {
+    constexpr std::string_view kBefore = "workdir-";
+    const auto end = unit.rfind('.');
+    return std::string(unit.substr(kBefore.size(), end - kBefore.size()));
+}
+} // namespace
+
 // Ends a unit that nobody wants, and frees its name.
 void Manager::remove_unit(const pid1::UnitState& state) {
     if (state.is_gone()) {
         context_.units.reset_failed(state.name, [](const Result<void>&) {});
         return;
     }
-    const std::string id = sandbox_id_of_unit(state.name);
+    const std::string id = socket_name_of_unit(state.name);
     auto& stray = strays_[state.name] = std::make_unique<Machine>(
-        context_.loop, context_.units, state.name,
-        context_.paths.control_socket(id.empty() ? "probe" : id),
+        context_.loop, context_.units, state.name, context_.paths.control_socket(id),
         Machine::Listener{
             .on_phase = [](model::Phase) {},
             .on_ready = [](const control::Ready&) {},
@@ -137,6 +146,7 @@ void Manager::finish_reconcile(const std::shared_ptr<Reconcile>& work) {
         }
     }
     sweep();
+    context_.goldens.sweep();
     log::notice(fmt::format("{} sandboxes: {} adopted, {} units that belonged to nobody removed",
                             sandboxes_.size(), work->adopted, work->removed));
     work->done({});

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
 
 #include <fcntl.h>
@@ -20,6 +21,8 @@ namespace {
 
 // Beyond the shim's own deadline, for a shim that hangs itself.
 constexpr std::chrono::milliseconds kBootGrace{15'000};
+// A guest that was restored answers in milliseconds, or never.
+constexpr std::chrono::milliseconds kRestoreTimeout{20'000};
 
 std::uint64_t clock_us(clockid_t clock) {
     timespec now{};
@@ -41,45 +44,6 @@ std::uint64_t monotonic_us() {
     return clock_us(CLOCK_MONOTONIC);
 }
 
-// ---- BootQueue
-
-BootQueue::Place& BootQueue::Place::operator=(Place&& other) noexcept {
-    if (this != &other) {
-        leave();
-        queue_ = std::exchange(other.queue_, nullptr);
-    }
-    return *this;
-}
-
-void BootQueue::Place::leave() {
-    if (queue_ != nullptr) {
-        std::exchange(queue_, nullptr)->free_one();
-    }
-}
-
-BootQueue::Ticket BootQueue::enter(std::function<void(Place)> admitted) {
-    auto ticket = std::make_shared<std::function<void(Place)>>(std::move(admitted));
-    if (free_ > 0) {
-        --free_;
-        (*ticket)(Place(this));
-    } else {
-        waiting_.emplace_back(ticket);
-    }
-    return ticket;
-}
-
-void BootQueue::free_one() {
-    while (!waiting_.empty()) {
-        const Ticket next = waiting_.front().lock();
-        waiting_.erase(waiting_.begin());
-        if (next) {
-            (*next)(Place(this));
-            return;
-        }
-    }
-    ++free_;
-}
-
 // ---- one boot, from the request to ready or to the end of its unit
 
 struct Sandbox::Boot {
@@ -89,6 +53,8 @@ struct Sandbox::Boot {
     std::shared_ptr<bool> alive = std::make_shared<bool>(true);
     BootQueue::Ticket ticket;
     BootQueue::Place place;
+    std::optional<image::Image> image;
+    std::optional<image::Golden> golden; // to restore from, else the kernel boots
     std::optional<DiskMaker> disk_maker;
     bool disk_ready = false;
     bool launched = false;
@@ -177,28 +143,19 @@ void Sandbox::begin_boot(BootQueue::Place place) {
 Result<void> Sandbox::prepare_boot() {
     boot_->began_us = monotonic_us();
     phase(model::Phase::assign);
+    auto image = context_.images.find(row_.spec.image, row_.spec.image_version);
+    if (!image) {
+        return fail(std::move(image).error());
+    }
+    boot_->image = std::move(*image);
     if (boot_->fresh) {
         if (auto done = make_sandbox_folder(context_.paths, row_.id); !done) {
             return done;
         }
-        // The disk is made while the unit starts: neither needs the other.
-        auto maker =
-            DiskMaker::start(context_.loop, context_.paths.disk(row_.id), row_.spec.disk_bytes,
-                             [this, alive = std::weak_ptr(boot_->alive)](Result<void> made) {
-                                 if (alive.expired()) {
-                                     return;
-                                 }
-                                 if (!made) {
-                                     fail_boot(std::move(made).error());
-                                     return;
-                                 }
-                                 boot_->disk_ready = true;
-                                 launch_when_possible();
-                             });
-        if (!maker) {
-            return fail(std::move(maker).error());
+        choose_path();
+        if (auto done = prepare_disk(); !done) {
+            return done;
         }
-        boot_->disk_maker = std::move(*maker);
     }
     auto guard =
         event::Timer::create(context_.loop, context_.config.vmm.boot_timeout + kBootGrace, [this] {
@@ -211,6 +168,64 @@ Result<void> Sandbox::prepare_boot() {
         return fail(std::move(guard).error());
     }
     boot_->guard = std::move(*guard);
+    return start_machine();
+}
+
+image::Shape Sandbox::shape() const {
+    return {.cpus = row_.spec.cpus,
+            .memory_bytes = row_.spec.memory_bytes,
+            .disk_bytes = row_.spec.disk_bytes,
+            .accel = row_.accel};
+}
+
+void Sandbox::choose_path() {
+    auto golden = context_.goldens.find(*boot_->image, shape());
+    if (!golden) {
+        return;
+    }
+    if (::link(golden->disk().c_str(), context_.paths.base_layer(row_.id).c_str()) < 0) {
+        log::warning(fmt::format("cannot use {}, booting cold: {}", golden->folder.string(),
+                                 std::strerror(errno)),
+                     row_.id);
+        return;
+    }
+    boot_->golden = std::move(golden);
+}
+
+// The disk is made while the unit starts: neither needs the other.
+Result<void> Sandbox::prepare_disk() {
+    auto maker = DiskMaker::start(context_.loop, context_.paths.disk(row_.id), row_.spec.disk_bytes,
+                                  [this, alive = std::weak_ptr(boot_->alive)](Result<void> made) {
+                                      if (alive.expired()) {
+                                          return;
+                                      }
+                                      if (!made) {
+                                          fail_boot(std::move(made).error());
+                                          return;
+                                      }
+                                      boot_->disk_ready = true;
+                                      launch_when_possible();
+                                  });
+    if (!maker) {
+        return fail(std::move(maker).error());
+    }
+    boot_->disk_maker = std::move(*maker);
+    return {};
+}
+
+// The machine that was restored has gone before it was ready, and its guest has run nothing yet.
+Result<void> Sandbox::boot_cold_instead(const std::string& why) {
+    context_.goldens.reject(*boot_->golden, why);
+    boot_->golden.reset();
+    boot_->disk_ready = boot_->launched = false;
+    for (const auto& file : {context_.paths.base_layer(row_.id), context_.paths.disk(row_.id)}) {
+        if (::unlink(file.c_str()) < 0 && errno != ENOENT) {
+            return fail_errno(errno, fmt::format("remove {}", file.string()));
+        }
+    }
+    if (auto done = prepare_disk(); !done) {
+        return done;
+    }
     return start_machine();
 }
 
@@ -266,37 +281,65 @@ Result<void> Sandbox::launch() {
                                       qemu),
                           ErrorCode::start_failed);
     }
+    std::vector<Fd> fds;
+    auto launch = describe_launch(fds);
+    if (!launch) {
+        return fail(std::move(launch).error());
+    }
+    launch->qemu = qemu;
+    std::vector<int> borrowed;
+    for (const Fd& fd : fds) {
+        borrowed.push_back(fd.get());
+    }
+    return machine_->launch(*launch, borrowed);
+}
+
+// With the files it needs, in the order of control::Launch.
+Result<control::Launch> Sandbox::describe_launch(std::vector<Fd>& fds) {
+    const Paths& paths = context_.paths;
     auto guest = open_guest_files(context_.config);
     if (!guest) {
         return fail(std::move(guest).error());
     }
-    auto image = context_.images.find(row_.spec.image, row_.spec.image_version);
-    if (!image) {
-        return fail(std::move(image).error());
+    Result<void> opened;
+    const auto add = [&](const std::filesystem::path& path, int flags) {
+        auto fd = opened ? open_file(path, flags) : fail(opened.error());
+        if (fd) {
+            fds.push_back(std::move(*fd));
+        } else {
+            opened = fail(std::move(fd).error());
+        }
+    };
+    const auto timeout = context_.config.vmm.boot_timeout;
+    control::Launch launch{
+        .accel = row_.accel,
+        .cpus = row_.spec.cpus,
+        .memory_bytes = row_.spec.memory_bytes,
+        .layers = {{.qcow2 = false, .read_only = true}},
+        .hostname = row_.spec.name.empty() ? row_.id : row_.spec.name,
+        .machine_id = row_.machine_id,
+        .env = row_.spec.env,
+        .boot_timeout_ms = static_cast<std::uint64_t>(
+            (boot_->golden ? std::min(timeout, kRestoreTimeout) : timeout).count())};
+    add(paths.console(row_.id), O_RDWR | O_APPEND);
+    fds.push_back(std::move(guest->kernel));
+    fds.push_back(std::move(guest->initramfs));
+    if (boot_->golden) {
+        launch.memory = control::MemorySource::from_snapshot;
+        add(boot_->golden->memory(), O_RDONLY);
+        add(boot_->golden->state(), O_RDONLY);
     }
-    auto console = open_file(context_.paths.console(row_.id), O_RDWR | O_APPEND);
-    if (!console) {
-        return fail(std::move(console).error());
+    add(boot_->image->root(), O_RDONLY);
+    if (::access(paths.base_layer(row_.id).c_str(), F_OK) == 0) {
+        launch.layers.push_back({.qcow2 = true, .read_only = true});
+        add(paths.base_layer(row_.id), O_RDONLY);
     }
-    auto base = open_file(image->root(), O_RDONLY);
-    if (!base) {
-        return fail(std::move(base).error());
+    launch.layers.push_back({.qcow2 = true, .read_only = false});
+    add(paths.disk(row_.id), O_RDWR);
+    if (!opened) {
+        return fail(std::move(opened).error());
     }
-    auto disk = open_file(context_.paths.disk(row_.id), O_RDWR);
-    if (!disk) {
-        return fail(std::move(disk).error());
-    }
-    return machine_->launch(
-        {.accel = row_.accel,
-         .qemu = qemu,
-         .cpus = row_.spec.cpus,
-         .memory_bytes = row_.spec.memory_bytes,
-         .layers = {{.qcow2 = false, .read_only = true}, {.qcow2 = true, .read_only = false}},
-         .hostname = row_.spec.name.empty() ? row_.id : row_.spec.name,
-         .machine_id = row_.machine_id,
-         .env = row_.spec.env,
-         .boot_timeout_ms = static_cast<std::uint64_t>(context_.config.vmm.boot_timeout.count())},
-        {console->get(), guest->kernel.get(), guest->initramfs.get(), base->get(), disk->get()});
+    return launch;
 }
 
 void Sandbox::on_ready(const control::Ready& ready) {
@@ -304,8 +347,11 @@ void Sandbox::on_ready(const control::Ready& ready) {
     if (!boot_ && row_.state != model::State::starting) {
         return;
     }
-    row_.agent_version = printable(ready.agent_version, 64);
-    row_.kernel_release = printable(ready.kernel_release, 64);
+    const bool restored = boot_ && boot_->golden;
+    row_.agent_version =
+        restored ? boot_->golden->info.agent_version : printable(ready.agent_version, 64);
+    row_.kernel_release =
+        restored ? boot_->golden->info.kernel_release : printable(ready.kernel_release, 64);
     row_.invocation_id = machine_->invocation_id();
     if (!boot_) { // adopted in the middle of its boot, whose figures are lost
         adopted_guard_.reset();
@@ -327,6 +373,7 @@ void Sandbox::on_ready(const control::Ready& ready) {
                     .kernel = hello_ms - agent_start_ms,
                     .agent = agent_start_ms + span_ms(ready.hello_us, ready.ready_us),
                     .ready = span_ms(boot_->admitted_us, now)};
+    row_.boot_path = restored ? model::BootPath::snapshot_restore : model::BootPath::cold_boot;
     row_.started_us = realtime_us();
     row_.ended_us = 0;
     row_.end = {};
@@ -338,12 +385,15 @@ void Sandbox::on_ready(const control::Ready& ready) {
         return;
     }
     set_state(model::State::running);
-    log::notice(
-        fmt::format("ready after {:.0f} ms ({})", row_.timings.ready, model::to_string(row_.accel)),
-        row_.id);
+    log::notice(fmt::format("ready after {:.0f} ms ({}, {})", row_.timings.ready,
+                            model::to_string(row_.boot_path), model::to_string(row_.accel)),
+                row_.id);
     phase(model::Phase::ready);
     const auto boot = std::exchange(boot_, nullptr);
     boot->done({});
+    if (boot->fresh && !restored) {
+        context_.goldens.want(*boot->image, shape()); // for the next one
+    }
 }
 
 // Ends the boot, with the machine if there is one by now.
@@ -366,6 +416,12 @@ void Sandbox::on_gone(const control::Ended& ended) {
     machine_.reset();
     adopted_guard_.reset();
     row_.invocation_id.clear();
+    if (boot_ && boot_->golden && !boot_->failure) {
+        if (auto done = boot_cold_instead(ended.end.detail); !done) {
+            fail_boot(std::move(done).error());
+        }
+        return;
+    }
     if (boot_) {
         Error error = boot_->failure.value_or(
             Error{ended.end.reason == model::EndReason::timeout ? ErrorCode::timeout

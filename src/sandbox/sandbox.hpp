@@ -8,7 +8,9 @@
 #include "image/image_store.hpp"
 #include "model/spec.hpp"
 #include "sandbox/accel_probe.hpp"
+#include "sandbox/boot_queue.hpp"
 #include "sandbox/files.hpp"
+#include "sandbox/golden.hpp"
 #include "sandbox/machine.hpp"
 #include "store/store.hpp"
 #include "wire/message.hpp"
@@ -23,8 +25,6 @@
 
 namespace wd::sandbox {
 
-class BootQueue;
-
 // What every sandbox works with; owned by main, outlives them all.
 struct Context {
     const event::Loop& loop;
@@ -34,36 +34,9 @@ struct Context {
     image::ImageStore& images;
     AccelProbe& probe;
     BootQueue& queue;
+    Goldens& goldens;
     const config::Config& config;
     const Paths& paths;
-};
-
-// At most `parallel` boots at a time; the others wait in order.
-class BootQueue {
-public:
-    explicit BootQueue(std::uint32_t parallel) : free_(parallel) {}
-
-    // Holds a place until it is destroyed.
-    class Place {
-    public:
-        Place() = default;
-        explicit Place(BootQueue* queue) : queue_(queue) {}
-        Place(Place&& other) noexcept : queue_(std::exchange(other.queue_, nullptr)) {}
-        Place& operator=(Place&& other) noexcept;
-        ~Place() { leave(); }
-
-    private:
-        void leave();
-        BootQueue* queue_ = nullptr;
-    };
-    // Calls back at once where there is room. A ticket that is dropped before leaves the queue.
-    using Ticket = std::shared_ptr<std::function<void(Place)>>;
-    Ticket enter(std::function<void(Place)> admitted);
-
-private:
-    void free_one();
-    std::uint32_t free_;
-    std::vector<std::weak_ptr<std::function<void(Place)>>> waiting_;
 };
 
 class Sandbox {
@@ -108,9 +81,14 @@ private:
 
     void begin_boot(BootQueue::Place place);
     Result<void> prepare_boot();
+    Result<void> prepare_disk();
+    image::Shape shape() const;
+    void choose_path();
+    Result<void> boot_cold_instead(const std::string& why);
     Result<void> start_machine();
     void launch_when_possible();
     Result<void> launch();
+    Result<control::Launch> describe_launch(std::vector<Fd>& fds);
     void phase(model::Phase phase);
     void on_ready(const control::Ready& ready);
     void on_gone(const control::Ended& ended);

@@ -39,6 +39,7 @@ Result<Pipe> make_pipe() {
 // Everything between fork and exec: system calls only.
 struct ChildSetup {
     char* const* argv;
+    char* const* environment;
     std::span<const int> inherited;
     const SpawnGuard* guard;
     int null_fd;
@@ -110,16 +111,23 @@ void prefer_for_oom() {
             give_up(setup.report_fd);
         }
     }
-    char path[] = "PATH=/usr/bin:/bin";
-    char locale[] = "LC_ALL=C";
-    char* environment[] = {path, locale, nullptr};
     // Last, as from here on the only exec is that of QEMU, when the parent lets it.
     const int listener = setup.guard->install();
     if (listener < 0 || !send_listener(setup.report_fd, listener)) {
         give_up(setup.report_fd);
     }
-    ::execve(setup.argv[0], setup.argv, environment);
+    ::execve(setup.argv[0], setup.argv, setup.environment);
     give_up(setup.report_fd);
+}
+
+// As execve(2) wants them.
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+    std::vector<char*> out;
+    for (const std::string& text : texts) {
+        out.push_back(const_cast<char*>(text.c_str()));
+    }
+    out.push_back(nullptr);
+    return out;
 }
 
 // Sees the child through its exec, for as long as that takes. Error: what the child could not do.
@@ -148,13 +156,13 @@ Result<void> await_exec(int report, const std::string& program) {
 
 Result<std::unique_ptr<QemuProcess>> QemuProcess::spawn(const event::Loop& loop,
                                                         const std::vector<std::string>& argv,
+                                                        const std::vector<std::string>& environment,
                                                         std::span<const int> inherited,
                                                         OnExit on_exit) {
-    std::vector<char*> words;
-    for (const std::string& word : argv) {
-        words.push_back(const_cast<char*>(word.c_str()));
-    }
-    words.push_back(nullptr);
+    std::vector<std::string> settings{"PATH=/usr/bin:/bin", "LC_ALL=C"};
+    settings.insert(settings.end(), environment.begin(), environment.end());
+    const std::vector<char*> words = pointers(argv);
+    const std::vector<char*> setting_words = pointers(settings);
     const Fd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
     if (!null) {
         return fail_errno(errno, "open /dev/null");
@@ -168,6 +176,7 @@ Result<std::unique_ptr<QemuProcess>> QemuProcess::spawn(const event::Loop& loop,
                               : std::move(output).error());
     }
     const ChildSetup setup{.argv = words.data(),
+                           .environment = setting_words.data(),
                            .inherited = inherited,
                            .guard = &*guard,
                            .null_fd = null.get(),

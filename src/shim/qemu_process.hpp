@@ -1,5 +1,5 @@
 #pragma once
-// QemuProcess: the VMM as a child. It inherits just the descriptors named, an environment of two
+// QemuProcess: the VMM as a child. It inherits just the descriptors named, an environment of a few
 // words, and no chance to outlive the shim.
 
 #include "event/sources.hpp"
@@ -21,10 +21,12 @@ public:
     // been logged before.
     using OnExit = std::function<void(const siginfo_t&)>;
 
-    // `inherited` keep their numbers and must be 3 or above. SIGCHLD must be blocked.
+    // `inherited` keep their numbers and must be 3 or above. `environment` is added to PATH and
+    // LC_ALL. SIGCHLD must be blocked.
     // Error: start_failed with what execve(2) said.
     static Result<std::unique_ptr<QemuProcess>> spawn(const event::Loop& loop,
                                                       const std::vector<std::string>& argv,
+                                                      const std::vector<std::string>& environment,
                                                       std::span<const int> inherited,
                                                       OnExit on_exit);
     QemuProcess(const QemuProcess&) = delete;

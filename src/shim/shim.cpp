@@ -70,6 +70,10 @@ void Shim::on_request(control::Request request, std::vector<Fd> fds) {
         on_launch(std::move(*launch), std::move(fds));
     } else if (const auto* shutdown = std::get_if<control::Shutdown>(&request)) {
         stop(std::chrono::milliseconds(shutdown->deadline_ms));
+    } else if (std::holds_alternative<control::Snapshot>(request)) {
+        if (vm_) {
+            vm_->snapshot();
+        }
     } else if (fds.size() == 2) {
         sessions_.open(std::move(fds[0]), std::move(fds[1]));
     } else {
@@ -91,6 +95,7 @@ void Shim::on_launch(control::Launch launch, std::vector<Fd> fds) {
                  ready_ = ready;
                  control_->send(ready);
              },
+         .on_snapshotted = [this] { control_->send(control::Snapshotted{}); },
          .on_status = [this](const std::string& status) { set_status(status); },
          .on_ended = [this](const control::Ended& ended) { on_ended(ended); }});
     if (!vm) {

@@ -16,11 +16,15 @@ namespace wd::shim {
 namespace {
 
 using namespace std::chrono_literals;
+using control::MemorySource;
 using model::EndReason;
 
-constexpr std::size_t kFixedFds = 3; // console log, kernel, initramfs
-constexpr auto kQuitGrace = 2s;      // from QMP's quit to SIGKILL: closes the disk layers
-constexpr auto kExitGrace = 2s;      // from a lost connection to the exit that explains it
+// The kernel looks for free pages to report every two seconds (PAGE_REPORTING_DELAY in
+// mm/page_reporting.c), and says to nobody when it has done so: two rounds.
+constexpr auto kPageReporting = 4500ms;
+constexpr const char* kRamLibrary = "/usr/lib/workdir/workdir-ram.so"; // src/ram
+constexpr auto kQuitGrace = 2s; // from QMP's quit to SIGKILL: closes the disk layers
+constexpr auto kExitGrace = 2s; // from a lost connection to the exit that explains it
 constexpr auto kDiskRetry = 5s;
 constexpr auto kDiskSettle = 2s;          // without an error for so long, a retry has succeeded
 constexpr unsigned kLogEveryRetries = 60; // every five minutes
@@ -59,8 +63,13 @@ std::string shown(std::chrono::milliseconds span) {
     return fmt::format("{:g} s", static_cast<double>(span.count()) / 1000);
 }
 
+// Console log, kernel, initramfs; memory and state.
+std::size_t fixed_fds(const control::Launch& launch) {
+    return launch.memory == control::MemorySource::anonymous ? 3 : 5;
+}
+
 Result<void> check(const control::Launch& launch, std::size_t fds) {
-    if (fds != kFixedFds + launch.layers.size()) {
+    if (fds != fixed_fds(launch) + launch.layers.size()) {
         return fail(ErrorCode::invalid_argument,
                     fmt::format("a launch with {} layers came with {} file descriptors",
                                 launch.layers.size(), fds));
@@ -111,8 +120,18 @@ Result<void> Vm::start(std::vector<Fd> fds) {
                          .console_fd = serial->second.get()};
     std::vector<int> inherited{config.kernel_fd, config.initrd_fd, config.qmp_fd, config.agent_fd,
                                config.console_fd};
+    std::vector<std::string> environment;
+    if (launch_.memory != MemorySource::anonymous) {
+        config.memory = launch_.memory == MemorySource::to_snapshot ? vmm::Memory::to_file
+                                                                    : vmm::Memory::from_file;
+        config.memory_fd = fds[3].get();
+        config.state_fd = state_fd_ = fds[4].get();
+        inherited.insert(inherited.end(), {config.memory_fd, config.state_fd});
+        environment = {fmt::format("LD_PRELOAD={}", kRamLibrary),
+                       fmt::format("WORKDIR_RAM=/proc/self/fd/{}", config.memory_fd)};
+    }
     for (std::size_t i = 0; i < launch_.layers.size(); ++i) {
-        const int fd = fds[kFixedFds + i].get();
+        const int fd = fds[fixed_fds(launch_) + i].get();
         config.layers.push_back(
             {.fd = fd, .qcow2 = launch_.layers[i].qcow2, .read_only = launch_.layers[i].read_only});
         inherited.push_back(fd);
@@ -136,7 +155,7 @@ Result<void> Vm::start(std::vector<Fd> fds) {
 
     handler_.on_phase(model::Phase::vmm);
     handler_.on_status("starting QEMU");
-    auto qemu = QemuProcess::spawn(loop_, vmm::command_line(config), inherited,
+    auto qemu = QemuProcess::spawn(loop_, vmm::command_line(config), environment, inherited,
                                    [this](const siginfo_t& info) { on_exit(info); });
     if (!qemu) {
         return fail(std::move(qemu).error());
@@ -175,7 +194,73 @@ void Vm::on_greeting() {
     }
     stage_ = Stage::kernel;
     handler_.on_phase(model::Phase::kernel);
-    handler_.on_status("booting the guest kernel");
+    if (launch_.memory == MemorySource::from_snapshot) {
+        load_state();
+    } else {
+        handler_.on_status("booting the guest kernel");
+    }
+}
+
+// ---- snapshots
+
+void Vm::load_state() {
+    handler_.on_status("restoring the guest");
+    auto sent = qmp_->execute(
+        "migrate-incoming",
+        [this](const Result<void>& done) {
+            if (!done) {
+                finish(EndReason::vmm_crash,
+                       "the snapshot cannot be loaded: " + done.error().message);
+            }
+        },
+        vmm::load_state_arguments(state_fd_));
+    if (!sent) {
+        finish(EndReason::vmm_crash, "the snapshot cannot be loaded: " + sent.error().message);
+    } // and then QEMU resumes, or ends
+}
+
+// The agent goes on where it was, which is after its hello: it waits for a Setup.
+void Vm::on_resumed() {
+    ready_.hello_us = now_us();
+    stage_ = Stage::agent;
+    handler_.on_phase(model::Phase::agent);
+    handler_.on_status("setting up the guest");
+    send_setup(wire::kProtocolVersion);
+}
+
+void Vm::snapshot() {
+    if (stage_ != Stage::running || launch_.memory != MemorySource::to_snapshot || stopping_) {
+        log::error("a snapshot was asked for of a VM that cannot give one now");
+        return;
+    }
+    stopping_ = true; // its own end is in order from here on
+    facts_.stop = "the snapshot is complete";
+    handler_.on_status("taking a snapshot");
+    guest_->send({.type = wire::FrameType::quiesce});
+    guest_->flush();
+    stop_timer_ = timer(std::chrono::milliseconds(launch_.boot_timeout_ms), [this] {
+        finish(EndReason::timeout, "the guest did not become quiet for its snapshot in time");
+    });
+}
+
+void Vm::save_state() {
+    snapshot_timer_.reset();
+    const auto on_failure = [this](const Result<void>& done) {
+        if (!done) {
+            finish(EndReason::vmm_crash, "the snapshot failed: " + done.error().message);
+        }
+    };
+    (void)qmp_->execute("stop", on_failure);
+    (void)qmp_->execute(
+        "xen-save-devices-state",
+        [this, on_failure](const Result<void>& done) {
+            on_failure(done);
+            if (done) {
+                handler_.on_snapshotted();
+                quit();
+            }
+        },
+        vmm::save_state_arguments());
 }
 
 void Vm::on_qmp_event(const vmm::QmpEvent& event) {
@@ -184,6 +269,9 @@ void Vm::on_qmp_event(const vmm::QmpEvent& event) {
         if (facts_.shutdown_reason.empty()) {
             facts_.shutdown_reason = event.reason;
         }
+    } else if (event.name == "RESUME" && stage_ == Stage::kernel &&
+               launch_.memory == MemorySource::from_snapshot) {
+        on_resumed();
     } else if (event.name == "BLOCK_IO_ERROR" && event.action == "stop") {
         on_no_space();
     } else if (event.name == "VSERPORT_CHANGE" && event.id == vmm::kAgentPortId && !event.open &&
@@ -286,6 +374,14 @@ void Vm::on_agent_control(const wire::Frame& frame) {
             finish(EndReason::agent_lost,
                    fmt::format("the guest could not be set up: {}",
                                failure ? printable(failure->message, 400) : "no reason given"));
+            return;
+        }
+        break;
+    case wire::FrameType::quiesced:
+        if (stage_ == Stage::running && stopping_ && !snapshot_timer_ &&
+            launch_.memory == MemorySource::to_snapshot) {
+            stop_timer_.reset();
+            snapshot_timer_ = timer(kPageReporting, [this] { save_state(); });
             return;
         }
         break;
@@ -481,7 +577,8 @@ void Vm::on_exit(const siginfo_t& info) {
     facts_.last_stderr_line = qemu_->last_stderr_line();
     facts_.after = read_own_cgroup_events();
     stage_ = Stage::ended;
-    for (event::Timer* each : {&boot_timer_, &stop_timer_, &grace_timer_, &disk_timer_}) {
+    for (event::Timer* each :
+         {&boot_timer_, &stop_timer_, &grace_timer_, &disk_timer_, &snapshot_timer_}) {
         each->reset();
     }
     control::Ended ended{

@@ -23,6 +23,7 @@ public:
     struct Handler {
         std::function<void(model::Phase)> on_phase; // has begun
         std::function<void(const control::Ready&)> on_ready;
+        std::function<void()> on_snapshotted;                // the end follows
         std::function<void(const std::string&)> on_status;   // a line for `systemctl status`
         std::function<void(const control::Ended&)> on_ended; // once; QEMU is gone
     };
@@ -36,6 +37,9 @@ public:
     // Shuts the guest down in order; at the deadline QEMU is told to quit, and soon after killed.
     // A second call can only bring the deadline forward.
     void stop(std::chrono::milliseconds deadline);
+
+    // Of a VM launched to_snapshot, once, when it is ready: writes the state file and ends.
+    void snapshot();
 
     bool ready() const noexcept { return stage_ == Stage::running; }
 
@@ -55,6 +59,9 @@ private:
     Result<void> start(std::vector<Fd> fds);
 
     void on_greeting();
+    void load_state();
+    void on_resumed();
+    void save_state();
     void on_qmp_event(const vmm::QmpEvent& event);
     void on_qmp_lost(const Error& error);
     void on_no_space();
@@ -83,6 +90,7 @@ private:
     std::unique_ptr<Console> console_;
     std::unique_ptr<GuestChannel> guest_;
 
+    int state_fd_ = -1; // its number in QEMU
     Stage stage_ = Stage::vmm;
     control::Ready ready_;
     EndFacts facts_;
@@ -95,6 +103,7 @@ private:
     event::Timer stop_timer_;
     event::Timer grace_timer_;
     event::Timer disk_timer_;
+    event::Timer snapshot_timer_;
 };
 
 } // namespace wd::shim

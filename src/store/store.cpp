@@ -39,6 +39,7 @@ constexpr const char* kSchemaSteps[] = {
         end_peak        INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     )sql",
+    "ALTER TABLE sandboxes ADD COLUMN boot_path TEXT NOT NULL DEFAULT 'cold_boot';",
 };
 constexpr int kSchemaVersion = static_cast<int>(std::size(kSchemaSteps));
 
@@ -46,7 +47,7 @@ constexpr const char* kColumns =
     "id, name, owner_uid, image, image_version, cpus, memory_bytes, disk_bytes, labels, env, "
     "state, "
     "accel, machine_id, invocation_id, created_us, started_us, ended_us, timings, agent_version, "
-    "kernel_release, end_reason, end_detail, end_limit, end_peak";
+    "kernel_release, end_reason, end_detail, end_limit, end_peak, boot_path";
 
 tl::unexpected<Error> fail_sqlite(sqlite3* db, std::string_view what) {
     const int code = sqlite3_errcode(db) & 0xff;
@@ -201,6 +202,7 @@ SandboxRow read_row(Statement& s) {
     row.end.detail = s.text();
     row.end.limit = s.number();
     row.end.peak = s.number();
+    row.boot_path = word(s.text(), model::BootPath::cold_boot);
     return row;
 }
 
@@ -261,7 +263,7 @@ Result<Store> Store::open(const std::filesystem::path& path) {
 Result<void> Store::put(const SandboxRow& row) {
     auto s = Statement::prepare(
         db_.get(), fmt::format("INSERT INTO sandboxes ({}) VALUES (?,?,?,?,?,?,?,?,?,?,"
-                               "?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO UPDATE "
+                               "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO UPDATE "
                                "SET name=excluded.name, image_version="
                                "excluded.image_version, state=excluded.state, "
                                "accel=excluded.accel, invocation_id="
@@ -272,7 +274,8 @@ Result<void> Store::put(const SandboxRow& row) {
                                "excluded.kernel_release, end_reason="
                                "excluded.end_reason, end_detail=excluded.end_detail, "
                                "end_limit=excluded.end_limit, end_peak="
-                               "excluded.end_peak",
+                               "excluded.end_peak, boot_path="
+                               "excluded.boot_path",
                                kColumns));
     if (!s) {
         return fail(std::move(s).error());
@@ -305,6 +308,7 @@ Result<void> Store::put(const SandboxRow& row) {
     s->bind(row.end.detail);
     s->bind(row.end.limit);
     s->bind(row.end.peak);
+    s->bind(model::to_string(row.boot_path));
     if (auto done = s->step(fmt::format("save {}", row.id)); !done) {
         return fail(std::move(done).error());
     }

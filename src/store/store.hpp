@@ -22,7 +22,8 @@ struct SandboxRow {
     model::SandboxSpec spec;
     std::uint32_t owner_uid = 0;
     model::State state = model::State::creating;
-    model::Accel accel = model::Accel::tcg; // of the last boot
+    model::Accel accel = model::Accel::tcg;                 // of the last boot
+    model::BootPath boot_path = model::BootPath::cold_boot; //
     std::string machine_id;
     std::string invocation_id;    // of the unit, 32 hex digits; empty when not live
     std::uint64_t created_us = 0; // CLOCK_REALTIME

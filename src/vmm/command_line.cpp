@@ -13,6 +13,8 @@ using Json = nlohmann::ordered_json;
 // time, and a full cache is flushed, not an error.
 constexpr int kTcgCacheMiB = 64;
 
+constexpr int kStateSet = 100; // fdset, clear of those of the disk layers
+
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr std::uint64_t kGuestHz = 250; // CONFIG_HZ in images/kernel/config
 
@@ -60,6 +62,16 @@ std::string kernel_arguments(const VmConfig& config) {
     return text;
 }
 
+// Both kinds of file are opened by the preloaded src/ram/ram.c, which hands out our descriptor.
+std::string memory_backend(const VmConfig& config) {
+    const std::string size = size_argument(config.memory_bytes);
+    if (config.memory == Memory::anonymous) {
+        return fmt::format("memory-backend-ram,id=ram0,size={},share=off", size);
+    }
+    return fmt::format("memory-backend-file,id=ram0,size={},mem-path=/proc/self/fd/{},share={}",
+                       size, config.memory_fd, config.memory == Memory::to_file ? "on" : "off");
+}
+
 // Debian builds it without seccomp: it refuses -sandbox. The unit's filter (sandbox/unit_spec.cpp)
 // and the shim's (shim/spawn_guard.hpp) deny the same.
 bool is_microvm_build(const std::string& qemu) {
@@ -104,6 +116,14 @@ Json format_node(std::size_t index, const DiskFd& disk) {
 
 } // namespace
 
+std::string save_state_arguments() {
+    return Json{{"filename", fmt::format("/dev/fdset/{}", kStateSet)}, {"live", false}}.dump();
+}
+
+std::string load_state_arguments(int state_fd) {
+    return Json{{"uri", fmt::format("fd:{}", state_fd)}}.dump();
+}
+
 std::vector<std::string> command_line(const VmConfig& config) {
     const std::string memory = size_argument(config.memory_bytes);
     std::vector<std::string> argv{config.qemu};
@@ -119,8 +139,14 @@ std::vector<std::string> command_line(const VmConfig& config) {
     add("-cpu", cpu(config));
     add("-smp", fmt::format("{}", config.cpus));
     add("-m", "size=" + memory);
-    // A named backend, as a snapshot will need one: only the type of this object changes then.
-    add("-object", fmt::format("memory-backend-ram,id=ram0,size={},share=off", memory));
+    add("-object", memory_backend(config));
+    // Of a snapshot: no list of settings at its head, which differ where nothing depends on them.
+    add("-global", "migration.send-configuration=off");
+    if (config.memory == Memory::to_file) {
+        add("-add-fd", fmt::format("fd={},set={}", config.state_fd, kStateSet));
+    } else if (config.memory == Memory::from_file) {
+        add("-incoming", "defer");
+    }
     argv.insert(argv.end(), {"-nodefaults", "-no-user-config", "-nographic", "-no-reboot"});
     if (!is_microvm_build(config.qemu)) {
         add("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");

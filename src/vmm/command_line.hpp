@@ -17,12 +17,19 @@ struct DiskFd {
     bool read_only = true;
 };
 
+// The guest's memory: anonymous; in a file that then is a snapshot's (written through); or a file
+// that is mapped privately and never written, with the machine waiting for `migrate-incoming`.
+enum class Memory { anonymous, to_file, from_file };
+
 struct VmConfig {
     std::string qemu; // absolute path of the binary
     model::Accel accel = model::Accel::tcg;
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 0;
     std::uint64_t tsc_khz = 0; // of the host; for TCG only
+    Memory memory = Memory::anonymous;
+    int memory_fd = -1; // but for anonymous; of memory_bytes. See src/ram/ram.c
+    int state_fd = -1;  // to_file: written by save_state(), open for writing alone
     int kernel_fd = -1;
     int initrd_fd = -1;
     int qmp_fd = -1;            // connected stream sockets
@@ -35,6 +42,11 @@ struct VmConfig {
 inline constexpr const char* kAgentPort = "dev.workdir.agent";
 // QMP id of that port, in VSERPORT_CHANGE events.
 inline constexpr const char* kAgentPortId = "agent-port";
+
+// QMP arguments of xen-save-devices-state and migrate-incoming. The first has its name from its
+// first user: it saves every device but the memory, in any build of QEMU. The VM must be stopped.
+std::string save_state_arguments();
+std::string load_state_arguments(int state_fd);
 
 // argv, with argv[0] = config.qemu.
 std::vector<std::string> command_line(const VmConfig& config);

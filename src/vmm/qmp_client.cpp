@@ -23,11 +23,11 @@ Result<std::unique_ptr<QmpClient>> QmpClient::create(const event::Loop& loop, Fd
     return client;
 }
 
-Result<void> QmpClient::execute(std::string_view command, Reply reply) {
+Result<void> QmpClient::execute(std::string_view command, Reply reply, std::string_view arguments) {
     if (lost_ || pending_.size() >= kMaxPending) {
         return fail(ErrorCode::limit, "QMP takes no more commands");
     }
-    out_ += qmp_command(command, ++last_id_);
+    out_ += qmp_command(command, ++last_id_, arguments);
     pending_.push_back({last_id_, std::move(reply)});
     // A broken connection is reported by on_io, from the loop.
     (void)flush();

@@ -35,7 +35,9 @@ public:
 
     // Commands are answered in order. `reply` may be empty; it is not called when the connection is
     // lost first. Error: limit when too many are unanswered.
-    Result<void> execute(std::string_view command, Reply reply = {});
+    // `arguments`: a JSON object of ours, or empty.
+    Result<void> execute(std::string_view command, Reply reply = {},
+                         std::string_view arguments = {});
 
     // Reads what is there without waiting for the loop: for the last events of a QEMU that has
     // ended. The handler is called from inside.

@@ -102,8 +102,12 @@ Result<QmpMessage> parse_qmp(std::string_view line) {
     return fail(ErrorCode::invalid_argument, fmt::format("not a QMP message: {}", quote(line)));
 }
 
-std::string qmp_command(std::string_view command, std::uint64_t id) {
-    return Json{{"execute", command}, {"id", id}}.dump() + "\n";
+std::string qmp_command(std::string_view command, std::uint64_t id, std::string_view arguments) {
+    Json message{{"execute", command}, {"id", id}};
+    if (!arguments.empty()) {
+        message["arguments"] = Json::parse(arguments);
+    }
+    return message.dump() + "\n";
 }
 
 } // namespace wd::vmm

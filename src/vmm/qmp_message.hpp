@@ -41,7 +41,9 @@ using QmpMessage = std::variant<QmpGreeting, QmpReply, QmpEvent>;
 // Error: invalid_argument with what was wrong.
 Result<QmpMessage> parse_qmp(std::string_view line);
 
-// {"execute": command, "id": id} and a newline.
-std::string qmp_command(std::string_view command, std::uint64_t id);
+// {"execute": command, "arguments": arguments, "id": id} and a newline. `arguments`: a JSON object,
+// or empty for none.
+std::string qmp_command(std::string_view command, std::uint64_t id,
+                        std::string_view arguments = {});
 
 } // namespace wd::vmm

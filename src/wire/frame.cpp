@@ -19,7 +19,7 @@ void store_u32(std::byte* to, std::uint32_t value) {
 
 bool is_known(std::uint8_t type) {
     return (type >= static_cast<std::uint8_t>(FrameType::hello) &&
-            type <= static_cast<std::uint8_t>(FrameType::pong)) ||
+            type <= static_cast<std::uint8_t>(FrameType::quiesced)) ||
            (type >= static_cast<std::uint8_t>(FrameType::open) &&
             type <= static_cast<std::uint8_t>(FrameType::error));
 }

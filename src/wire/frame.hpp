@@ -47,6 +47,8 @@ enum class FrameType : std::uint8_t {
     shutdown = 0x05, // shim: end all processes, sync, unmount, stop the machine
     ping = 0x06,     // shim: any payload
     pong = 0x07,     // agent: the same payload
+    quiesce = 0x08,  // shim: a snapshot is due; everything to the disk, unneeded memory given back
+    quiesced = 0x09, // agent: that has been done, and the agent writes nothing until the next Setup
 
     // A channel other than 0 on the guest channel; channel 0 on a session fd.
     open = 0x10,        // to the agent: a piece of an ExecRequest; flag kMore = not the last

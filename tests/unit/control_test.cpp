@@ -21,6 +21,7 @@ TEST_CASE("a launch survives the way, with any bytes in its environment") {
         .qemu = "/usr/bin/qemu-system-x86_64",
         .cpus = 4,
         .memory_bytes = 1ull << 40,
+        .memory = MemorySource::from_snapshot,
         .layers = {{.qcow2 = false, .read_only = true}, {.qcow2 = true, .read_only = false}},
         .hostname = "box",
         .machine_id = std::string(32, 'a'),
@@ -35,6 +36,7 @@ TEST_CASE("a launch survives the way, with any bytes in its environment") {
     CHECK(got->qemu == launch.qemu);
     CHECK(got->cpus == 4);
     CHECK(got->memory_bytes == 1ull << 40);
+    CHECK(got->memory == MemorySource::from_snapshot);
     REQUIRE(got->layers.size() == 2);
     CHECK(!got->layers[0].qcow2);
     CHECK(got->layers[0].read_only);
@@ -61,6 +63,9 @@ TEST_CASE("the other requests survive the way") {
     REQUIRE(shutdown);
     REQUIRE(std::holds_alternative<Shutdown>(*shutdown));
     CHECK(std::get<Shutdown>(*shutdown).deadline_ms == 1234);
+    const auto snapshot = decode_request(encode(Request(Snapshot{})));
+    REQUIRE(snapshot);
+    CHECK(std::holds_alternative<Snapshot>(*snapshot));
 }
 
 TEST_CASE("events survive the way") {
@@ -91,6 +96,10 @@ TEST_CASE("events survive the way") {
     REQUIRE(event);
     REQUIRE(std::holds_alternative<Ready>(*event));
     CHECK(encode(*event) == encode(Event(ready)));
+
+    const auto snapshotted = decode_event(encode(Event(Snapshotted{})));
+    REQUIRE(snapshotted);
+    CHECK(std::holds_alternative<Snapshotted>(*snapshotted));
 
     const Ended ended{.end = {.reason = model::EndReason::oom,
                               .detail = "the unit exceeded its limit",

@@ -38,6 +38,7 @@ store::SandboxRow full_row() {
     row.owner_uid = 4'000'000'000u;
     row.state = model::State::running;
     row.accel = model::Accel::kvm;
+    row.boot_path = model::BootPath::snapshot_restore;
     row.machine_id = "m";
     row.invocation_id = "i";
     row.created_us = 1;
@@ -73,6 +74,7 @@ TEST_CASE("a row comes back as it was saved") {
     CHECK(row.owner_uid == want.owner_uid);
     CHECK(row.state == want.state);
     CHECK(row.accel == want.accel);
+    CHECK(row.boot_path == want.boot_path);
     CHECK(row.invocation_id == want.invocation_id);
     CHECK(row.timings.ready == want.timings.ready);
     CHECK(row.end.reason == want.end.reason);

@@ -80,7 +80,8 @@ TEST_CASE("command line: TCG, one processor, no disk (the probe)") {
               "-cpu max,-erms,-fsrm\n"
               "-smp 1\n"
               "-m size=512M\n"
-              "-object memory-backend-ram,id=ram0,size=512M,share=off\n" +
+              "-object memory-backend-ram,id=ram0,size=512M,share=off\n"
+              "-global migration.send-configuration=off\n" +
               middle(kSandbox, " tsc=reliable tsc_early_khz=2000000 lpj=8000000") + kEnd);
 }
 
@@ -98,7 +99,8 @@ TEST_CASE("command line: KVM, four processors, image and layer") {
               "-cpu host\n"
               "-smp 4\n"
               "-m size=1073745920B\n"
-              "-object memory-backend-ram,id=ram0,size=1073745920B,share=off\n" +
+              "-object memory-backend-ram,id=ram0,size=1073745920B,share=off\n"
+              "-global migration.send-configuration=off\n" +
               middle("", "") +
               R"(-add-fd fd=20,set=1
 -blockdev {"driver":"file","node-name":"f0","filename":"/dev/fdset/1","read-only":true,"locking":"off","aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"ignore"}
@@ -126,6 +128,26 @@ TEST_CASE("command line: TCG with several processors, three layers, the lowest a
     CHECK(text.find(R"("node-name":"l2","file":"f2","read-only":false,"backing":"l1",)") !=
           text.npos);
     CHECK(text.find("drive=l2,") != text.npos);
+}
+
+TEST_CASE("command line: memory in a file that becomes a snapshot's, and from one") {
+    VmConfig vm = config();
+    vm.memory_fd = 40;
+    vm.state_fd = 41;
+    vm.memory = Memory::to_file;
+    const std::string made = lines(command_line(vm));
+    CHECK(made.find("-object memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/40,"
+                    "share=on\n") != made.npos);
+    CHECK(made.find("-add-fd fd=41,set=100\n") != made.npos);
+    CHECK(made.find("-incoming") == made.npos);
+    CHECK(save_state_arguments() == R"({"filename":"/dev/fdset/100","live":false})");
+    vm.memory = Memory::from_file;
+    const std::string restored = lines(command_line(vm));
+    CHECK(restored.find("-object memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/40,"
+                        "share=off\n") != restored.npos);
+    CHECK(restored.find("-incoming defer\n") != restored.npos);
+    CHECK(restored.find("set=100") == restored.npos);
+    CHECK(load_state_arguments(41) == R"({"uri":"fd:41"})");
 }
 
 TEST_CASE("the frequency of the TSC: two measurements agree") {

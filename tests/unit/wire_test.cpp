@@ -43,11 +43,11 @@ std::vector<Owned> drain(FrameReader& reader) {
 }
 
 constexpr FrameType kAllTypes[] = {
-    FrameType::hello, FrameType::setup,       FrameType::ready,  FrameType::failed,
-    FrameType::ping,  FrameType::pong,        FrameType::open,   FrameType::shutdown,
-    FrameType::data,  FrameType::open_failed, FrameType::eof,    FrameType::opened,
-    FrameType::exit,  FrameType::credit,      FrameType::signal, FrameType::detach,
-    FrameType::close, FrameType::error,
+    FrameType::hello, FrameType::setup,       FrameType::ready,   FrameType::failed,
+    FrameType::ping,  FrameType::pong,        FrameType::open,    FrameType::shutdown,
+    FrameType::data,  FrameType::open_failed, FrameType::eof,     FrameType::opened,
+    FrameType::exit,  FrameType::credit,      FrameType::signal,  FrameType::detach,
+    FrameType::close, FrameType::error,       FrameType::quiesce, FrameType::quiesced,
 };
 
 } // namespace
@@ -162,7 +162,7 @@ TEST_CASE("violations are final") {
     longest[6] = std::byte{1}; // 64 KiB becomes more
     longest[4] = std::byte{1};
     CHECK(broken_by(longest) == FrameReader::Violation::oversized);
-    for (const int type : {0x00, 0x08, 0x0f, 0x1b, 0x80, 0xff}) {
+    for (const int type : {0x00, 0x0a, 0x0f, 0x1b, 0x80, 0xff}) {
         Bytes bytes = framed(1, FrameType::data, 0, "x");
         bytes[8] = static_cast<std::byte>(type);
         CHECK(broken_by(bytes) == FrameReader::Violation::unknown_type);

@@ -132,6 +132,7 @@ class Shim:
         """layers: (fd, qcow2, read_only)"""
         log_fd = os.open(f"/proc/self/fd/{self.log.fileno()}", os.O_RDWR | os.O_APPEND)
         message = dict(op="launch", accel="tcg", qemu=qemu, cpus=1, memory_bytes=256 << 20,
+                       memory="anonymous",
                        layers=[dict(qcow2=q, read_only=r) for _, q, r in layers],
                        hostname="box", machine_id="0" * 32, env=["A=1"], boot_timeout_ms=60000,
                        probe=False)

@@ -1,0 +1,366 @@
+#include "sandbox/golden.hpp"
+
+#include "sandbox/unit_spec.hpp"
+#include "util/file.hpp"
+#include "util/ids.hpp"
+#include "util/log.hpp"
+#include "util/size.hpp"
+#include "util/text.hpp"
+#include "vmm/command_line.hpp"
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+namespace wd::sandbox {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kSnapshotGrace = 60s; // from ready to the end, beyond the boot's own deadline
+
+// A file that a snapshot depends on. Packages replace files, they do not rewrite them.
+std::string print_of(const std::string& path) {
+    struct stat info {};
+    if (::stat(path.c_str(), &info) < 0) {
+        return path + " is missing";
+    }
+    return fmt::format("{} {} bytes of {}.{:09}", path, info.st_size, info.st_mtim.tv_sec,
+                       info.st_mtim.tv_nsec);
+}
+
+// What the guest has been told of its processor, and the kernel that KVM is part of.
+std::string host_print() {
+    std::string out;
+    utsname names{};
+    ::uname(&names);
+    out += fmt::format("kernel {}\n", names.release);
+    const auto cpus = read_file("/proc/cpuinfo", 16 * kMiB);
+    for (const std::string_view key : {"model name", "microcode", "flags", "Features"}) {
+        const auto at = cpus ? cpus->find(fmt::format("\n{}", key)) : std::string::npos;
+        if (at != std::string::npos) {
+            out += cpus->substr(at + 1, cpus->find('\n', at + 1) - at);
+        }
+    }
+    return out;
+}
+
+std::string stamp_of(const config::Config& config, const image::Image& image,
+                     const image::Shape& shape) {
+    static const std::string host = host_print(); // constant while it runs
+    const std::string qemu = qemu_binary(config, shape.accel);
+    const auto argv = vmm::command_line({.qemu = qemu,
+                                         .accel = shape.accel,
+                                         .cpus = shape.cpus,
+                                         .memory_bytes = shape.memory_bytes,
+                                         .memory = vmm::Memory::to_file,
+                                         .layers = {{}, {}}});
+    return fmt::format("workdir {}\n{}\n{}\n{}\n{}\n{}\n{}", WORKDIR_VERSION, print_of(qemu),
+                       print_of(config.guest.kernel), print_of(config.guest.initramfs),
+                       print_of(image.root()), fmt::join(argv, " "), host);
+}
+
+std::string title(const image::Image& image, const image::Shape& shape) {
+    return fmt::format("{} {} {}", image.manifest.name, image.manifest.version, shape.name());
+}
+
+// What the host can give without taking it from anybody.
+std::uint64_t memory_available() {
+    const auto text = read_file("/proc/meminfo", 64 * kKiB);
+    constexpr std::string_view kKey = "MemAvailable:";
+    const auto at = text ? text->find(kKey) : std::string::npos;
+    if (at == std::string::npos) {
+        return 0;
+    }
+    const auto digit = text->find_first_of("0123456789", at);
+    std::uint64_t kib = 0;
+    std::from_chars(text->data() + digit, text->data() + text->size(), kib);
+    return kib * kKiB;
+}
+
+} // namespace
+
+struct Goldens::Making {
+    image::Image image;
+    image::Shape shape;
+    image::GoldenInfo info;
+    std::filesystem::path staging;
+    BootQueue::Ticket ticket;
+    BootQueue::Place place;
+    std::optional<DiskMaker> disk_maker;
+    std::unique_ptr<Machine> machine;
+    event::Timer guard;
+    bool snapshotted = false;
+    std::optional<Error> failure;
+};
+
+Goldens::Goldens(const event::Loop& loop, event::Worker& worker, pid1::Units& units,
+                 image::ImageStore& images, BootQueue& queue, const config::Config& config,
+                 const Paths& paths)
+    : loop_(loop),
+      worker_(worker),
+      units_(units),
+      images_(images),
+      queue_(queue),
+      config_(config),
+      paths_(paths) {}
+
+Goldens::~Goldens() = default;
+
+std::optional<image::Golden> Goldens::find(const image::Image& image, const image::Shape& shape) {
+    if (!config_.vmm.golden) {
+        return std::nullopt;
+    }
+    auto golden = image::find_golden(image, shape, stamp_of(config_, image, shape));
+    if (golden) {
+        return std::move(*golden);
+    }
+    if (golden.error().code != ErrorCode::not_found) {
+        log::notice(fmt::format("golden snapshot not used: {}", golden.error().message));
+        (void)image::discard_golden(images_, image.folder / "golden" / shape.name());
+        remove_trash();
+    }
+    return std::nullopt;
+}
+
+void Goldens::want(const image::Image& image, const image::Shape& shape) {
+    const std::string key = title(image, shape);
+    if (!config_.vmm.golden || failed_.contains(key)) {
+        return;
+    }
+    for (const auto& making : wanted_) {
+        if (title(making->image, making->shape) == key) {
+            return;
+        }
+    }
+    wanted_.push_back(std::make_unique<Making>(Making{.image = image, .shape = shape}));
+    if (wanted_.size() == 1) {
+        next();
+    }
+}
+
+void Goldens::reject(const image::Golden& golden, std::string_view why) {
+    log::warning(
+        fmt::format("{}: a restore failed, so it is made anew: {}", golden.folder.string(), why));
+    (void)image::discard_golden(images_, golden.folder);
+    remove_trash();
+}
+
+void Goldens::sweep() {
+    image::discard_golden_staging(images_);
+    remove_trash();
+}
+
+void Goldens::remove_trash() {
+    worker_.run([folder = images_.folder()] { return image::ImageStore::remove_trash(folder); },
+                [](const Result<void>& removed) {
+                    if (!removed) {
+                        log::error(removed.error().message);
+                    }
+                });
+}
+
+void Goldens::next() {
+    // It takes a place like any boot, so that a host with many creates is not loaded further.
+    Making* const making = wanted_.front().get();
+    auto ticket = queue_.enter([this, alive = std::weak_ptr(alive_)](BootQueue::Place place) {
+        if (!alive.expired() && !wanted_.empty()) {
+            wanted_.front()->place = std::move(place);
+            begin();
+        }
+    });
+    if (!wanted_.empty() && wanted_.front().get() == making) {
+        making->ticket = std::move(ticket);
+    }
+}
+
+void Goldens::begin() {
+    Making& making = *wanted_.front();
+    log::info(fmt::format("making the golden snapshot of {}", title(making.image, making.shape)));
+    if (auto done = prepare(); !done) {
+        finish(done);
+    }
+}
+
+// Files first: the machine starts when its disk is there.
+Result<void> Goldens::prepare() {
+    Making& making = *wanted_.front();
+    const std::uint64_t need = making.shape.memory_bytes + model::kMemoryOverheadBytes;
+    if (const std::uint64_t there = memory_available(); there < need) {
+        return fail(ErrorCode::limit,
+                    fmt::format("{} of memory is available on this host, and it takes {}",
+                                format_size(there), format_size(need)));
+    }
+    auto space = disk_space(images_.folder());
+    if (!space) {
+        return fail(std::move(space).error());
+    }
+    if (space->free_bytes < need + config_.limits.disk_reserve_bytes) {
+        return fail(ErrorCode::disk_full,
+                    fmt::format("{} is free on the disk, and it may take {}",
+                                format_size(space->free_bytes), format_size(need)));
+    }
+    making.info.stamp = stamp_of(config_, making.image, making.shape);
+    making.staging = image::golden_staging(images_, making.image, making.shape);
+    if (::mkdir(making.staging.c_str(), 0700) < 0) {
+        return fail_errno(errno, fmt::format("make {}", making.staging.string()));
+    }
+    auto guard = event::Timer::create(loop_, config_.vmm.boot_timeout + kSnapshotGrace, [this] {
+        wanted_.front()->machine->kill(
+            {.reason = model::EndReason::timeout, .detail = "it was not done in time"});
+    });
+    if (!guard) {
+        return fail(std::move(guard).error());
+    }
+    auto maker = DiskMaker::start(loop_, making.staging / "disk.qcow2", making.shape.disk_bytes,
+                                  [this](Result<void> made) {
+                                      if (made) {
+                                          made = launch();
+                                      }
+                                      if (!made) {
+                                          finish(made);
+                                      }
+                                  });
+    if (!maker) {
+        return fail(std::move(maker).error());
+    }
+    making.disk_maker = std::move(*maker);
+    making.guard = std::move(*guard);
+    return {};
+}
+
+Result<void> Goldens::launch() {
+    Making& making = *wanted_.front();
+    auto guest = open_guest_files(config_);
+    if (!guest) {
+        return fail(std::move(guest).error());
+    }
+    std::vector<Fd> fds;
+    const auto add = [&](const std::filesystem::path& path, int flags) -> Result<void> {
+        auto fd = open_file(path, flags);
+        if (!fd) {
+            return fail(std::move(fd).error());
+        }
+        fds.push_back(std::move(*fd));
+        return {};
+    };
+    auto opened = add("/dev/null", O_RDWR | O_APPEND);
+    fds.push_back(std::move(guest->kernel));
+    fds.push_back(std::move(guest->initramfs));
+    for (const auto& [path, flags] :
+         {std::pair(making.staging / "memory", O_RDWR | O_CREAT | O_EXCL),
+          std::pair(making.staging / "state", O_WRONLY | O_CREAT | O_EXCL),
+          std::pair(making.image.root(), O_RDONLY),
+          std::pair(making.staging / "disk.qcow2", O_RDWR)}) {
+        if (opened) {
+            opened = add(path, flags);
+        }
+    }
+    if (!opened) {
+        return opened;
+    }
+    if (::ftruncate(fds[3].get(), static_cast<off_t>(making.shape.memory_bytes)) < 0) {
+        return fail_errno(errno, (making.staging / "memory").string());
+    }
+    making.machine = std::make_unique<Machine>(
+        loop_, units_, kUnit, paths_.control_socket("golden"),
+        Machine::Listener{.on_phase = [](model::Phase) {},
+                          .on_ready = [this](const control::Ready& ready) { on_ready(ready); },
+                          .on_snapshotted = [this] { wanted_.front()->snapshotted = true; },
+                          .on_gone = [this](const control::Ended& ended) { on_gone(ended); }});
+    auto started = making.machine->start([&](int socket) {
+        return vmm_unit_properties({.id = "golden",
+                                    .description = fmt::format("Workdir golden snapshot of {}",
+                                                               title(making.image, making.shape)),
+                                    .accel = making.shape.accel,
+                                    .cpus = making.shape.cpus,
+                                    .memory_bytes = making.shape.memory_bytes,
+                                    .disk_bytes = making.shape.disk_bytes,
+                                    .tasks_max = config_.tasks_max,
+                                    .control_socket = socket});
+    });
+    if (!started) {
+        making.machine.reset();
+        return started;
+    }
+    std::vector<int> borrowed;
+    for (const Fd& fd : fds) {
+        borrowed.push_back(fd.get());
+    }
+    auto launched = making.machine->launch(
+        {.accel = making.shape.accel,
+         .qemu = qemu_binary(config_, making.shape.accel),
+         .cpus = making.shape.cpus,
+         .memory_bytes = making.shape.memory_bytes,
+         .memory = control::MemorySource::to_snapshot,
+         .layers = {{.qcow2 = false, .read_only = true}, {.qcow2 = true, .read_only = false}},
+         .hostname = "golden",
+         .machine_id = new_machine_id(),
+         .boot_timeout_ms = static_cast<std::uint64_t>(config_.vmm.boot_timeout.count())},
+        borrowed);
+    if (!launched) {
+        making.machine->kill(
+            {.reason = model::EndReason::vmm_crash, .detail = launched.error().message});
+    }
+    return {}; // on_gone tells
+}
+
+void Goldens::on_ready(const control::Ready& ready) {
+    Making& making = *wanted_.front();
+    making.info.agent_version = printable(ready.agent_version, 64);
+    making.info.kernel_release = printable(ready.kernel_release, 64);
+    if (auto done = making.machine->snapshot(); !done) {
+        making.machine->kill(
+            {.reason = model::EndReason::vmm_crash, .detail = done.error().message});
+    }
+}
+
+void Goldens::on_gone(const control::Ended& ended) {
+    Making& making = *wanted_.front();
+    making.machine.reset();
+    making.guard.reset();
+    if (!making.snapshotted || ended.end.reason != model::EndReason::stopped) {
+        finish(fail(ErrorCode::start_failed,
+                    making.snapshotted || ended.end.reason != model::EndReason::stopped
+                        ? ended.end.detail
+                        : "its unit was stopped"));
+        return;
+    }
+    worker_.run([staging = making.staging, image = making.image, shape = making.shape,
+                 info = making.info] { return image::commit_golden(staging, image, shape, info); },
+                [this, alive = std::weak_ptr(alive_)](const Result<void>& made) {
+                    if (!alive.expired()) {
+                        finish(made);
+                    }
+                });
+}
+
+void Goldens::finish(const Result<void>& made) {
+    const std::unique_ptr<Making> done = std::move(wanted_.front());
+    wanted_.pop_front();
+    const std::string what = title(done->image, done->shape);
+    if (made) {
+        log::notice(fmt::format("golden snapshot of {} made", what));
+        remove_trash(); // of one that it replaces
+    } else {
+        log::warning(fmt::format("no golden snapshot of {}, creates boot cold: {}", what,
+                                 made.error().message));
+        failed_.insert(what);
+        if (!done->staging.empty()) {
+            (void)image::discard_golden(images_, done->staging);
+            remove_trash();
+        }
+    }
+    if (!wanted_.empty()) {
+        next();
+    }
+}
+
+} // namespace wd::sandbox
