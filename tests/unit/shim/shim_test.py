@@ -117,7 +117,7 @@ class Launching(ShimTest):
     def test_launch_with_too_few_descriptors(self):
         self.shim.request([0], op="launch", accel="tcg", qemu="/bin/true", cpus=1,
                           memory_bytes=1 << 28, layers=[], hostname="", machine_id="", env=[],
-                          boot_timeout_ms=1000, probe=True)
+                          boot_timeout_ms=1000, probe=True, memory="anonymous")
         self.ended("vmm-crash", 47, "1 file descriptors", False)
 
     def test_qemu_exits_at_once(self):
