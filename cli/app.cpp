@@ -88,6 +88,7 @@ const std::vector<Verb>& verbs() {
         {"ls", "list sandboxes", run_ls},
         {"inspect", "show everything about a sandbox", run_inspect},
         {"stop", "stop sandboxes; their disks stay", run_stop},
+        {"standby", "park sandboxes; the next call wakes them", run_standby},
         {"start", "start stopped sandboxes on their disks", run_start},
         {"rm", "remove sandboxes with their disks", run_rm},
         {"logs", "print a sandbox's console log", run_logs},

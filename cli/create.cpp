@@ -15,7 +15,7 @@ namespace wd::cli {
 namespace {
 
 struct Request {
-    std::optional<std::string> image, cpus, memory, disk, name;
+    std::optional<std::string> image, cpus, memory, disk, idle_timeout, name;
     std::vector<std::string> labels, env, env_files;
 };
 
@@ -40,6 +40,17 @@ Result<Options> to_options(const Request& request) {
             }
             options.add(key, *size);
         }
+    }
+    if (request.idle_timeout) {
+        std::chrono::milliseconds idle{0};
+        if (*request.idle_timeout != "0") {
+            auto parsed = parse_duration(*request.idle_timeout);
+            if (!parsed) {
+                return fail(std::move(parsed).error().context("--idle-timeout"));
+            }
+            idle = *parsed;
+        }
+        options.add("idle_timeout_ms", static_cast<std::uint64_t>(idle.count()));
     }
     if (request.name) {
         options.add("name", *request.name);
@@ -74,6 +85,8 @@ Result<int> run_create(const Words& words) {
     args.option("--cpus", request.cpus, "N", "virtual CPUs, and the limit on host CPU time");
     args.option("--memory", request.memory, "SIZE", "guest memory, for example 512M or 2G");
     args.option("--disk", request.disk, "SIZE", "size of the root disk the guest sees");
+    args.option("--idle-timeout", request.idle_timeout, "DURATION",
+                "go to standby after so long without a command, 0 for never (default: 120s)");
     args.option("--name", request.name, "NAME", "a name to use in place of the id");
     args.list("--label", request.labels, "KEY=VALUE", "attach a label (repeatable)");
     args.list("--env", request.env, "NAME[=VALUE]",

@@ -25,6 +25,7 @@ Result<int> run_exec(const Words& words); // reports by itself: 125, 126, 127
 Result<int> run_ls(const Words& words);
 Result<int> run_inspect(const Words& words);
 Result<int> run_stop(const Words& words);
+Result<int> run_standby(const Words& words);
 Result<int> run_start(const Words& words);
 Result<int> run_rm(const Words& words);
 Result<int> run_logs(const Words& words);

@@ -16,7 +16,7 @@ _wd() {
     words=("${COMP_WORDS[@]}")
     cword=$COMP_CWORD
 
-    local verbs="create exec ls inspect stop start rm logs image doctor version help"
+    local verbs="create exec ls inspect stop standby start rm logs image doctor version help"
     local image_verbs="build ls inspect rm"
     local verb=${words[1]:-} options="--help" arguments="" i
 
@@ -43,13 +43,13 @@ _wd() {
             mapfile -t COMPREPLY < <(compgen -e -- "$cur")
             return
             ;;
-        --cpus | --memory | --disk | --name | --label | --user | --timeout)
+        --cpus | --memory | --disk | --idle-timeout | --name | --label | --user | --timeout)
             return
             ;;
     esac
     case $verb in
         create)
-            options+=" --image --cpus --memory --disk --name --label --env --env-file --json"
+            options+=" --image --cpus --memory --disk --idle-timeout --name --label --env --env-file --json"
             ;;
         exec)
             options+=" --cwd --env --env-file --user --timeout --json"
@@ -66,7 +66,7 @@ _wd() {
             options+=" --timeout --json"
             arguments=$(_wd_sandboxes)
             ;;
-        start)
+        start | standby)
             options+=" --json"
             arguments=$(_wd_sandboxes)
             ;;

@@ -144,7 +144,8 @@ void Agent::on_control(const wire::Frame& frame) {
         break;
     case FrameType::quiesce:
         if (state_ == State::ready) {
-            quiesce_root();
+            cgroups_->freeze();
+            quiesce_root((frame.flag & wire::kCompact) != 0);
             wire::append_frame(port_.out(), {.type = FrameType::quiesced});
             port_.flush();
         }
@@ -198,6 +199,7 @@ void Agent::on_setup(const wire::Setup& setup) {
                      : set_up(setup, received);
     if (ready) {
         state_ = State::ready;
+        cgroups_->thaw();
         execs_->set_environment(setup.env);
         execs_->refuse({});
         console("ready after %llu ms (mount %llu ms, identity %llu ms)", ms(boot_ns()),

@@ -1,5 +1,6 @@
 #include "agent/cgroup.hpp"
 
+#include "agent/clock.hpp"
 #include "agent/console.hpp"
 #include "agent/files.hpp"
 
@@ -11,6 +12,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@ constexpr const char* kTop = "/sys/fs/cgroup";
 constexpr const char* kFolder = "/sys/fs/cgroup/exec";
 // What users nest below their exec's group is theirs; this much of it is followed.
 constexpr int kDeepest = 32;
+constexpr std::uint64_t kFreezeGrace = kSecond;
 
 std::string read_at(int folder, const char* name) {
     const Fd file(::openat(folder, name, O_RDONLY | O_CLOEXEC));
@@ -214,6 +217,31 @@ Outcome<Cgroup> CgroupTree::make() {
     }
     static_cast<void>(write_control_at(folder.get(), "pids.max", pids_max_));
     return Cgroup(name, std::move(folder));
+}
+
+void CgroupTree::freeze() {
+    const Fd events(::openat(folder_.get(), "cgroup.events", O_RDONLY | O_CLOEXEC));
+    if (auto done = write_control_at(folder_.get(), "cgroup.freeze", "1"); !done || !events) {
+        return;
+    }
+    const std::uint64_t deadline = boot_ns() + kFreezeGrace;
+    for (std::uint64_t now = boot_ns(); now < deadline; now = boot_ns()) {
+        char text[128];
+        const ssize_t n = ::pread(events.get(), text, sizeof text, 0);
+        if (n > 0 && number_after({text, static_cast<std::size_t>(n)}, "frozen ") != 0) {
+            return;
+        }
+        pollfd change{.fd = events.get(), .events = POLLPRI, .revents = 0};
+        static_cast<void>(
+            ::poll(&change, 1, static_cast<int>((deadline - now) / kMillisecond) + 1));
+    }
+    console("some processes are not frozen yet");
+}
+
+void CgroupTree::thaw() {
+    if (auto done = write_control_at(folder_.get(), "cgroup.freeze", "0"); !done) {
+        console("thaw: %s", done.error().message.c_str());
+    }
 }
 
 void CgroupTree::give_up(Cgroup cgroup) {

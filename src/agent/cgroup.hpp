@@ -52,6 +52,12 @@ public:
     ~CgroupTree();
 
     Outcome<Cgroup> make();
+
+    // All processes of all groups stop where they are, until thaw(). Returns when they have, or
+    // after a second: one that waits for a disk stops when that answers, before it runs on.
+    void freeze();
+    void thaw();
+
     // Takes a group whose exec is over.
     void give_up(Cgroup cgroup);
 

@@ -213,9 +213,12 @@ void settle_root() {
     }
 }
 
-void quiesce_root() {
+void quiesce_root(bool compact) {
     settle_root(); // also waits for one that is under way
     ::sync();
+    if (!compact) {
+        return;
+    }
     // Pages that nothing needs would only make the snapshot larger. Compacted, free memory comes in
     // the large blocks that free page reporting tells the host of.
     constexpr const char* kSettings[][2] = {{"/proc/sys/vm/drop_caches", "3"},

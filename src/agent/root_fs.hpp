@@ -24,8 +24,9 @@ Outcome<Root> mount_root(const std::string& device, std::uint64_t deadline);
 // for a process of its own, off the way to ready.
 void settle_root();
 
-// For a snapshot: everything written to the disk, caches and free memory given back to the host.
-void quiesce_root();
+// For a snapshot: everything written to the disk; `compact`: caches and free memory given back to
+// the host, too.
+void quiesce_root(bool compact);
 
 // Syncs and unmounts everything; the root becomes read-only. All processes must be gone.
 void unmount_all();

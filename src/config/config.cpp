@@ -77,9 +77,14 @@ public:
                       return bytes ? std::string() : bytes.error().message;
                   });
     }
-    void duration(const char* key, std::chrono::milliseconds& out) {
+    enum class Zero { refused, never };
+    void duration(const char* key, std::chrono::milliseconds& out, Zero zero = Zero::refused) {
         with_text(key, "takes a time such as \"500ms\", \"20s\" or \"2min\"",
                   [&](const std::string& text) -> std::string {
+                      if (zero == Zero::never && text == "0") {
+                          out = {};
+                          return {};
+                      }
                       std::int64_t number = 0;
                       const char* const end = text.data() + text.size();
                       const auto [rest, ec] = std::from_chars(text.data(), end, number);
@@ -290,6 +295,7 @@ Result<Config> parse(std::string_view text, std::string_view file_name, const Ho
     defaults.integer("cpus", config.defaults.cpus, 1, 64);
     defaults.size("memory", config.defaults.memory_bytes);
     defaults.size("disk", config.defaults.disk_bytes);
+    defaults.duration("idle_timeout", config.defaults.idle_timeout, Section::Zero::never);
 
     Section limits(root, "limits", file_name);
     read_limits(limits, host, config);

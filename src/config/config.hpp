@@ -31,6 +31,7 @@ struct Defaults { // of a create that does not say
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 512ull << 20;
     std::uint64_t disk_bytes = 8ull << 30;
+    std::chrono::milliseconds idle_timeout{120'000};
 };
 
 struct Config {

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kMemorySources[] = {"anonymous", "to_snapshot", "from_snapshot"};
-constexpr std::string_view kShimStates[] = {"waiting", "launching", "running", "ended"};
+constexpr std::string_view kShimStates[] = {"waiting", "launching", "running", "snapshotting",
+                                            "ended"};
 
 // Reads the members of one object; the first problem is kept and everything after it is a default.
 class Fields {
@@ -159,7 +159,7 @@ Json to_json(const Launch& launch) {
             {"qemu", launch.qemu},
             {"cpus", launch.cpus},
             {"memory_bytes", launch.memory_bytes},
-            {"memory", kMemorySources[static_cast<int>(launch.memory)]},
+            {"restore", launch.restore},
             {"layers", std::move(layers)},
             {"hostname", launch.hostname},
             {"machine_id", launch.machine_id},
@@ -173,11 +173,17 @@ Json to_json(const OpenSession&) {
 Json to_json(const Shutdown& shutdown) {
     return {{"op", "shutdown"}, {"deadline_ms", shutdown.deadline_ms}};
 }
-Json to_json(const Snapshot&) {
-    return {{"op", "snapshot"}};
+Json to_json(const Snapshot& snapshot) {
+    return {{"op", "snapshot"}, {"compact", snapshot.compact}};
 }
-Json to_json(const Snapshotted&) {
-    return {{"op", "snapshotted"}};
+Json to_json(const Snapshotted& snapshotted) {
+    return {{"op", "snapshotted"}, {"dirty_bytes", snapshotted.dirty_bytes}};
+}
+Json to_json(const SnapshotFailed& failed) {
+    return {{"op", "snapshot_failed"}, {"message", failed.message}};
+}
+Json to_json(const Activity& activity) {
+    return {{"op", "activity"}, {"sessions", activity.sessions}};
 }
 Json to_json(const Hello& hello) {
     return {{"op", "hello"},
@@ -217,7 +223,7 @@ Launch read_launch(Fields& fields) {
     launch.qemu = fields.text("qemu", 4096);
     launch.cpus = fields.integer<std::uint32_t>("cpus");
     launch.memory_bytes = fields.integer<std::uint64_t>("memory_bytes");
-    launch.memory = static_cast<MemorySource>(fields.index("memory", kMemorySources));
+    launch.restore = fields.boolean("restore");
     if (const Json* layers = fields.array("layers")) {
         for (const Json& item : *layers) {
             Fields layer(item);
@@ -352,7 +358,7 @@ Result<Request> decode_request(std::string_view text) {
             fields);
     }
     if (op == "snapshot") {
-        return finish<Request>(Snapshot{}, fields);
+        return finish<Request>(Snapshot{.compact = fields.boolean("compact")}, fields);
     }
     return fail(ErrorCode::invalid_argument, fmt::format("unknown request {}", quote(op)));
 }
@@ -378,7 +384,16 @@ Result<Event> decode_event(std::string_view text) {
         return finish<Event>(read_ready(fields), fields);
     }
     if (op == "snapshotted") {
-        return finish<Event>(Snapshotted{}, fields);
+        return finish<Event>(
+            Snapshotted{.dirty_bytes = fields.integer<std::uint64_t>("dirty_bytes")}, fields);
+    }
+    if (op == "snapshot_failed") {
+        return finish<Event>(
+            SnapshotFailed{.message = printable(fields.text("message", kMaxMessage), 512)}, fields);
+    }
+    if (op == "activity") {
+        return finish<Event>(Activity{.sessions = fields.integer<std::uint32_t>("sessions")},
+                             fields);
     }
     if (op == "ended") {
         return finish<Event>(read_ended(fields), fields);

@@ -5,7 +5,8 @@
 // The listening socket is made by workdird in a folder only root can enter and is passed to the
 // shim as fd 0 (StandardInputFileDescriptor=), so the shim needs no path, and a restarted workdird
 // connects again by path. The shim talks to one connection at a time: a new one replaces the old.
-// On every new connection the shim sends Hello and, when it got that far, Ready or Ended again.
+// On every new connection the shim sends Hello and, as far as it got, Ready, Snapshotted and Ended
+// again.
 //
 // To the daemon everything a shim says is untrusted: decode_event() bounds and checks all of it.
 
@@ -26,22 +27,18 @@ inline constexpr std::size_t kMaxConsoleTail = 2048;
 // ---- daemon -> shim
 
 // One layer of the root disk, bottom first. fds: console log (O_RDWR | O_APPEND), kernel,
-// initramfs; but for anonymous memory, memory file and state file; then one for each layer.
+// initramfs; for a restore memory and state of the snapshot (O_RDONLY); then one for each layer.
 struct DiskLayer {
     bool qcow2 = false; // else raw
     bool read_only = true;
 };
-
-// anonymous: a cold boot. to_snapshot: a cold boot whose memory is that file (O_RDWR), with
-// Snapshot to follow; the state file is O_WRONLY. from_snapshot: restored from both (O_RDONLY).
-enum class MemorySource { anonymous, to_snapshot, from_snapshot };
 
 struct Launch {
     model::Accel accel = model::Accel::tcg;
     std::string qemu; // absolute path of the binary
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 0;
-    MemorySource memory = MemorySource::anonymous;
+    bool restore = false;          // else the kernel boots
     std::vector<DiskLayer> layers; // empty for a probe
     std::string hostname;
     std::string machine_id;
@@ -59,15 +56,19 @@ struct Shutdown {
     std::uint64_t deadline_ms = 10000;
 };
 
-// Of a VM that was launched to_snapshot and is ready: complete memory and state files and end.
-// Snapshotted follows, or Ended alone.
-struct Snapshot {};
+// Of a guest that is ready and has no session: it is stopped, and written to two empty files, and
+// the VMM ends. Snapshotted and Ended (stopped) follow; or SnapshotFailed, and it runs on; or Ended
+// alone. fds: memory (O_RDWR), state (O_WRONLY).
+struct Snapshot {
+    bool compact =
+        false; // worth some seconds to make it small: caches dropped, free pages left out
+};
 
 using Request = std::variant<Launch, OpenSession, Shutdown, Snapshot>;
 
 // ---- shim -> daemon
 
-enum class ShimState { waiting, launching, running, ended };
+enum class ShimState { waiting, launching, running, snapshotting, ended };
 
 struct Hello {
     int version = kVersion;
@@ -93,7 +94,17 @@ struct Ready {
     std::string kernel_release;
 };
 
-struct Snapshotted {}; // memory, state and disk are complete when the unit has ended in order
+struct Snapshotted { // both files are on the disk; the disk layers are complete at Ended
+    std::uint64_t dirty_bytes = 0; // of memory, that no file had before
+};
+
+struct SnapshotFailed {
+    std::string message;
+};
+
+struct Activity { // the first session has come, or the last has gone
+    std::uint32_t sessions = 0;
+};
 
 struct Ended {
     model::End end;
@@ -101,7 +112,7 @@ struct Ended {
     bool was_ready = false;   // false: the launch failed
 };
 
-using Event = std::variant<Hello, Progress, Ready, Snapshotted, Ended>;
+using Event = std::variant<Hello, Progress, Ready, Activity, Snapshotted, SnapshotFailed, Ended>;
 
 // A daemon that was away when the sandbox ended reads the reason from the unit's ExecMainStatus:
 //

@@ -18,21 +18,14 @@ constexpr std::string_view kSandbox = "dev.workdir1.Sandbox";
 constexpr std::string_view kJob = "dev.workdir1.Job";
 
 constexpr Row kTable[] = {
-    {kManager, "Create", Action::manage_own},
-    {kManager, "Get", Action::manage_own},
-    {kManager, "List", Action::manage_own},
-    {kManager, "ListImages", Action::manage_own},
-    {kManager, "InspectImage", Action::manage_own},
-    {kManager, "BuildImage", Action::images},
-    {kManager, "RemoveImage", Action::images},
-    {kManager, "Doctor", Action::manage_own},
-    {kSandbox, "Exec", Action::manage_own},
-    {kSandbox, "Stop", Action::manage_own},
-    {kSandbox, "Start", Action::manage_own},
-    {kSandbox, "Remove", Action::manage_own},
-    {kSandbox, "Inspect", Action::manage_own},
-    {kSandbox, "OpenConsole", Action::manage_own},
-    {kJob, "Cancel", Action::images},
+    {kManager, "Create", Action::manage_own},       {kManager, "Get", Action::manage_own},
+    {kManager, "List", Action::manage_own},         {kManager, "ListImages", Action::manage_own},
+    {kManager, "InspectImage", Action::manage_own}, {kManager, "BuildImage", Action::images},
+    {kManager, "RemoveImage", Action::images},      {kManager, "Doctor", Action::manage_own},
+    {kSandbox, "Exec", Action::manage_own},         {kSandbox, "Stop", Action::manage_own},
+    {kSandbox, "Standby", Action::manage_own},      {kSandbox, "Start", Action::manage_own},
+    {kSandbox, "Remove", Action::manage_own},       {kSandbox, "Inspect", Action::manage_own},
+    {kSandbox, "OpenConsole", Action::manage_own},  {kJob, "Cancel", Action::images},
 };
 
 // An agent that asks a person may take its time; without one polkit answers at once.

@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,27 +15,12 @@ namespace wd::image {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
-constexpr const char* kInfo = "golden.json";
-constexpr std::size_t kMaxInfoBytes = 64 * kKiB;
-constexpr const char* kFiles[] = {"memory", "state", "disk.qcow2"};
+const SnapshotFiles kFiles{"memory", "state", "disk.qcow2"};
 constexpr std::string_view kStaging = ".golden-";
 
 fs::path folder_of(const Image& image, const Shape& shape) {
     return image.folder / "golden" / shape.name();
-}
-
-// Size and time of the last change: nobody writes these files once they are complete. (A file that
-// is changed behind both is not found out here; its guest does not answer, and boots cold instead.)
-Result<Json> print_of(const fs::path& path) {
-    struct stat info {};
-    if (::stat(path.c_str(), &info) < 0) {
-        return fail_errno(errno, path.string());
-    }
-    return Json{static_cast<std::uint64_t>(info.st_size),
-                static_cast<std::int64_t>(info.st_mtim.tv_sec),
-                static_cast<std::int64_t>(info.st_mtim.tv_nsec)};
 }
 
 Result<void> sync_file(const fs::path& path) {
@@ -55,10 +39,6 @@ Result<void> move_to_trash(const fs::path& images_dir, const fs::path& folder) {
     return {};
 }
 
-tl::unexpected<Error> damaged(const fs::path& folder, std::string_view why) {
-    return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", folder.string(), why));
-}
-
 } // namespace
 
 std::string Shape::name() const {
@@ -70,40 +50,12 @@ std::string Shape::name() const {
 }
 
 Result<Golden> find_golden(const Image& image, const Shape& shape, std::string_view stamp) {
-    Golden golden{.folder = folder_of(image, shape), .info = {}};
-    std::error_code ec;
-    if (!fs::exists(golden.folder, ec)) {
-        return fail(ErrorCode::not_found, "there is no golden snapshot of that shape yet");
+    const fs::path folder = folder_of(image, shape);
+    auto info = open_snapshot(folder, kFiles, stamp);
+    if (!info) {
+        return fail(std::move(info).error());
     }
-    auto text = read_file(golden.folder / kInfo, kMaxInfoBytes);
-    if (!text) {
-        return damaged(golden.folder, text.error().message);
-    }
-    const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-    const auto word = [&](const char* key) {
-        return json.is_object() && json.contains(key) && json[key].is_string()
-                   ? json[key].get<std::string>()
-                   : std::string();
-    };
-    golden.info = {.stamp = word("stamp"),
-                   .agent_version = word("agent_version"),
-                   .kernel_release = word("kernel_release")};
-    if (golden.info.stamp != stamp) {
-        return fail(ErrorCode::unsupported,
-                    fmt::format("{}: made by another QEMU, guest kernel, workdir or on another "
-                                "processor",
-                                golden.folder.string()));
-    }
-    for (const char* const file : kFiles) {
-        const auto print = print_of(golden.folder / file);
-        if (!print) {
-            return damaged(golden.folder, print.error().message);
-        }
-        if (!json.contains(file) || json[file] != *print) {
-            return damaged(golden.folder, fmt::format("{} was changed", file));
-        }
-    }
-    return golden;
+    return Golden{.folder = folder, .info = std::move(*info)};
 }
 
 fs::path golden_staging(const ImageStore& images, const Image& image, const Shape& shape) {
@@ -112,21 +64,8 @@ fs::path golden_staging(const ImageStore& images, const Image& image, const Shap
 }
 
 Result<void> commit_golden(const fs::path& staging, const Image& image, const Shape& shape,
-                           const GoldenInfo& info) {
-    Json json{{"stamp", info.stamp},
-              {"agent_version", info.agent_version},
-              {"kernel_release", info.kernel_release}};
-    for (const char* const file : kFiles) {
-        if (auto done = sync_file(staging / file); !done) {
-            return done;
-        }
-        auto print = print_of(staging / file);
-        if (!print) {
-            return fail(std::move(print).error());
-        }
-        json[file] = *print;
-    }
-    if (auto done = write_file_atomically(staging / kInfo, json.dump(2) + "\n"); !done) {
+                           const SnapshotInfo& info) {
+    if (auto done = seal_snapshot(staging, kFiles, info); !done) {
         return done;
     }
     const fs::path folder = folder_of(image, shape);

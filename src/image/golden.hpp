@@ -1,11 +1,12 @@
 #pragma once
 // Golden snapshots: a booted and set-up guest of an image version and shape, stopped, in files:
-// IMAGES_DIR/<name>/<version>/golden/<shape>/{memory, state, disk.qcow2, golden.json}. Written
+// IMAGES_DIR/<name>/<version>/golden/<shape>/{memory, state, disk.qcow2, snapshot.json}. Written
 // once, appears by one rename and is never changed; every restore maps the one memory file.
 //
 // All calls but commit() are a few system calls and run in the loop.
 
 #include "image/image_store.hpp"
+#include "image/snapshot.hpp"
 #include "model/enums.hpp"
 
 #include <string>
@@ -23,23 +24,15 @@ struct Shape {
     bool operator==(const Shape&) const = default;
 };
 
-struct GoldenInfo {
-    // Everything a snapshot depends on, as text: it is used only where this host's is the same.
-    std::string stamp;
-    std::string agent_version; // of the agent in it
-    std::string kernel_release;
-};
-
 struct Golden {
     std::filesystem::path folder;
-    GoldenInfo info;
+    SnapshotInfo info;
     std::filesystem::path memory() const { return folder / "memory"; }
     std::filesystem::path state() const { return folder / "state"; }
     std::filesystem::path disk() const { return folder / "disk.qcow2"; } // on top of root.raw
 };
 
-// Error: not_found when there is none; unsupported when it is of another stamp; invalid_argument
-// when it is damaged: a file is missing, or is not as large or as old as it was.
+// Errors of open_snapshot().
 Result<Golden> find_golden(const Image& image, const Shape& shape, std::string_view stamp);
 
 // Where one is made; in the images folder, so that a restarted workdird finds what is left of it.
@@ -49,7 +42,7 @@ std::filesystem::path golden_staging(const ImageStore& images, const Image& imag
 // Makes the finished files in `staging` the golden of that shape, in place of any before; blocks
 // for an fsync of all.
 Result<void> commit_golden(const std::filesystem::path& staging, const Image& image,
-                           const Shape& shape, const GoldenInfo& info);
+                           const Shape& shape, const SnapshotInfo& info);
 
 // Out of sight by a rename; ImageStore::remove_trash does the slow part. Not an error when it is
 // not there.

@@ -14,7 +14,8 @@ struct Table<State> {
     static constexpr std::array rows{
         std::pair{State::creating, "creating"}, std::pair{State::running, "running"},
         std::pair{State::stopping, "stopping"}, std::pair{State::stopped, "stopped"},
-        std::pair{State::starting, "starting"}, std::pair{State::deleting, "deleting"},
+        std::pair{State::starting, "starting"}, std::pair{State::parking, "parking"},
+        std::pair{State::standby, "standby"},   std::pair{State::deleting, "deleting"},
         std::pair{State::failed, "failed"}};
 };
 
@@ -37,7 +38,8 @@ struct Table<EndReason> {
 template <>
 struct Table<BootPath> {
     static constexpr std::array rows{std::pair{BootPath::cold_boot, "cold_boot"},
-                                     std::pair{BootPath::snapshot_restore, "snapshot_restore"}};
+                                     std::pair{BootPath::snapshot_restore, "snapshot_restore"},
+                                     std::pair{BootPath::wake, "wake"}};
 };
 
 template <>
@@ -102,8 +104,10 @@ bool is_live(State state) {
     case State::running:
     case State::stopping:
     case State::starting:
+    case State::parking:
         return true;
     case State::stopped:
+    case State::standby:
     case State::deleting:
     case State::failed:
         return false;

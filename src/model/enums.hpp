@@ -7,8 +7,19 @@
 
 namespace wd::model {
 
-// creating -> running, running -> stopped -> starting -> running, any -> deleting, any -> failed.
-enum class State { creating, running, stopping, stopped, starting, deleting, failed };
+// creating -> running, running -> stopping -> stopped -> starting -> running, running -> parking ->
+// standby -> starting -> running, any -> deleting, any -> failed.
+enum class State {
+    creating,
+    running,
+    stopping,
+    stopped,
+    starting, // from stopped or failed; or from standby
+    parking,  // to standby; its guest is being written
+    standby,  // memory, processes and disk are files; a call wakes it
+    deleting,
+    failed
+};
 
 // Why a sandbox is not running any more; the same in every tier.
 enum class EndReason {
@@ -26,9 +37,9 @@ enum class EndReason {
     agent_lost,    // the agent broke the protocol or its channel closed
 };
 
-// How a sandbox came to run: its kernel booted; or it was restored from the golden snapshot of its
-// image and shape.
-enum class BootPath { cold_boot, snapshot_restore };
+// How a sandbox came to run: its kernel booted; it was restored from the golden snapshot of its
+// image and shape; or it came back from standby.
+enum class BootPath { cold_boot, snapshot_restore, wake };
 
 enum class Accel { kvm, tcg };
 enum class AccelChoice { automatic, kvm, tcg }; // "auto" in the configuration

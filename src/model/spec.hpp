@@ -19,6 +19,7 @@ struct SandboxSpec {
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 0;
     std::uint64_t disk_bytes = 0;
+    std::chrono::milliseconds idle_timeout{0}; // without a session, until standby; 0: never
     std::map<std::string, std::string> labels;
     std::vector<std::string> env; // NAME=VALUE; values may be secrets: never shown
 };

@@ -32,8 +32,8 @@ Result<void> make_folder(const fs::path& path, mode_t mode) {
     return {};
 }
 
-Result<void> move_to_trash(const fs::path& path) {
-    const fs::path trash = path.parent_path() / fmt::format("{}{}", kTrash, new_machine_id());
+Result<void> move_to_trash(const fs::path& path, const fs::path& folder) {
+    const fs::path trash = folder / fmt::format("{}{}", kTrash, new_machine_id());
     if (::rename(path.c_str(), trash.c_str()) < 0 && errno != ENOENT) {
         return fail_errno(errno, fmt::format("remove {}", path.string()));
     }
@@ -118,7 +118,7 @@ std::size_t sweep_sandbox_folders(const Paths& paths,
     }
     std::size_t moved = 0;
     for (const fs::path& path : strays) {
-        moved += move_to_trash(path) ? 1 : 0;
+        moved += move_to_trash(path, paths.sandboxes()) ? 1 : 0;
     }
     return moved;
 }
@@ -140,7 +140,15 @@ Result<void> remove_trash(const fs::path& folder) {
 }
 
 Result<void> discard_sandbox_folder(const Paths& paths, std::string_view id) {
-    return move_to_trash(paths.sandbox(id));
+    return move_to_trash(paths.sandbox(id), paths.sandboxes());
+}
+
+Result<bool> discard_folder(const Paths& paths, const fs::path& folder) {
+    if (::access(folder.c_str(), F_OK) < 0) {
+        return false;
+    }
+    auto moved = move_to_trash(folder, paths.sandboxes());
+    return moved ? Result<bool>(true) : fail(std::move(moved).error());
 }
 
 } // namespace wd::sandbox

@@ -25,6 +25,11 @@ struct Paths {
     std::filesystem::path base_layer(std::string_view id) const {
         return sandbox(id) / "base.qcow2";
     }
+    // In standby: memory, state and snapshot.json; and where they are written.
+    std::filesystem::path standby(std::string_view id) const { return sandbox(id) / "standby"; }
+    std::filesystem::path standby_staging(std::string_view id) const {
+        return sandbox(id) / "standby.new";
+    }
     std::filesystem::path console(std::string_view id) const { return sandbox(id) / "console.log"; }
     std::filesystem::path control() const { return run / "control"; }
     std::filesystem::path control_socket(std::string_view id) const {
@@ -59,5 +64,7 @@ std::size_t sweep_sandbox_folders(const Paths& paths,
 Result<void> remove_trash(const std::filesystem::path& folder);
 // Takes the folder of a sandbox out of sight at once.
 Result<void> discard_sandbox_folder(const Paths& paths, std::string_view id);
+// The same for a folder in one; whether there was one.
+Result<bool> discard_folder(const Paths& paths, const std::filesystem::path& folder);
 
 } // namespace wd::sandbox

@@ -1,12 +1,12 @@
 #include "sandbox/golden.hpp"
 
+#include "sandbox/stamp.hpp"
 #include "sandbox/unit_spec.hpp"
 #include "util/file.hpp"
 #include "util/ids.hpp"
 #include "util/log.hpp"
 #include "util/size.hpp"
 #include "util/text.hpp"
-#include "vmm/command_line.hpp"
 
 #include <cerrno>
 #include <charconv>
@@ -14,9 +14,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 namespace wd::sandbox {
@@ -25,47 +23,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSnapshotGrace = 60s; // from ready to the end, beyond the boot's own deadline
-
-// A file that a snapshot depends on. Packages replace files, they do not rewrite them.
-std::string print_of(const std::string& path) {
-    struct stat info {};
-    if (::stat(path.c_str(), &info) < 0) {
-        return path + " is missing";
-    }
-    return fmt::format("{} {} bytes of {}.{:09}", path, info.st_size, info.st_mtim.tv_sec,
-                       info.st_mtim.tv_nsec);
-}
-
-// What the guest has been told of its processor, and the kernel that KVM is part of.
-std::string host_print() {
-    std::string out;
-    utsname names{};
-    ::uname(&names);
-    out += fmt::format("kernel {}\n", names.release);
-    const auto cpus = read_file("/proc/cpuinfo", 16 * kMiB);
-    for (const std::string_view key : {"model name", "microcode", "flags", "Features"}) {
-        const auto at = cpus ? cpus->find(fmt::format("\n{}", key)) : std::string::npos;
-        if (at != std::string::npos) {
-            out += cpus->substr(at + 1, cpus->find('\n', at + 1) - at);
-        }
-    }
-    return out;
-}
-
-std::string stamp_of(const config::Config& config, const image::Image& image,
-                     const image::Shape& shape) {
-    static const std::string host = host_print(); // constant while it runs
-    const std::string qemu = qemu_binary(config, shape.accel);
-    const auto argv = vmm::command_line({.qemu = qemu,
-                                         .accel = shape.accel,
-                                         .cpus = shape.cpus,
-                                         .memory_bytes = shape.memory_bytes,
-                                         .memory = vmm::Memory::to_file,
-                                         .layers = {{}, {}}});
-    return fmt::format("workdir {}\n{}\n{}\n{}\n{}\n{}\n{}", WORKDIR_VERSION, print_of(qemu),
-                       print_of(config.guest.kernel), print_of(config.guest.initramfs),
-                       print_of(image.root()), fmt::join(argv, " "), host);
-}
 
 std::string title(const image::Image& image, const image::Shape& shape) {
     return fmt::format("{} {} {}", image.manifest.name, image.manifest.version, shape.name());
@@ -90,7 +47,7 @@ std::uint64_t memory_available() {
 struct Goldens::Making {
     image::Image image;
     image::Shape shape;
-    image::GoldenInfo info;
+    image::SnapshotInfo info;
     std::filesystem::path staging;
     BootQueue::Ticket ticket;
     BootQueue::Place place;
@@ -118,7 +75,7 @@ std::optional<image::Golden> Goldens::find(const image::Image& image, const imag
     if (!config_.vmm.golden) {
         return std::nullopt;
     }
-    auto golden = image::find_golden(image, shape, stamp_of(config_, image, shape));
+    auto golden = image::find_golden(image, shape, golden_stamp(config_, image, shape));
     if (golden) {
         return std::move(*golden);
     }
@@ -207,7 +164,7 @@ Result<void> Goldens::prepare() {
                     fmt::format("{} is free on the disk, and it may take {}",
                                 format_size(space->free_bytes), format_size(need)));
     }
-    making.info.stamp = stamp_of(config_, making.image, making.shape);
+    making.info.stamp = golden_stamp(config_, making.image, making.shape);
     making.staging = image::golden_staging(images_, making.image, making.shape);
     if (::mkdir(making.staging.c_str(), 0700) < 0) {
         return fail_errno(errno, fmt::format("make {}", making.staging.string()));
@@ -254,11 +211,8 @@ Result<void> Goldens::launch() {
     auto opened = add("/dev/null", O_RDWR | O_APPEND);
     fds.push_back(std::move(guest->kernel));
     fds.push_back(std::move(guest->initramfs));
-    for (const auto& [path, flags] :
-         {std::pair(making.staging / "memory", O_RDWR | O_CREAT | O_EXCL),
-          std::pair(making.staging / "state", O_WRONLY | O_CREAT | O_EXCL),
-          std::pair(making.image.root(), O_RDONLY),
-          std::pair(making.staging / "disk.qcow2", O_RDWR)}) {
+    for (const auto& [path, flags] : {std::pair(making.image.root(), O_RDONLY),
+                                      std::pair(making.staging / "disk.qcow2", O_RDWR)}) {
         if (opened) {
             opened = add(path, flags);
         }
@@ -266,15 +220,19 @@ Result<void> Goldens::launch() {
     if (!opened) {
         return opened;
     }
-    if (::ftruncate(fds[3].get(), static_cast<off_t>(making.shape.memory_bytes)) < 0) {
-        return fail_errno(errno, (making.staging / "memory").string());
-    }
     making.machine = std::make_unique<Machine>(
         loop_, units_, kUnit, paths_.control_socket("golden"),
-        Machine::Listener{.on_phase = [](model::Phase) {},
-                          .on_ready = [this](const control::Ready& ready) { on_ready(ready); },
-                          .on_snapshotted = [this] { wanted_.front()->snapshotted = true; },
-                          .on_gone = [this](const control::Ended& ended) { on_gone(ended); }});
+        Machine::Listener{
+            .on_phase = [](model::Phase) {},
+            .on_ready = [this](const control::Ready& ready) { on_ready(ready); },
+            .on_snapshotted =
+                [this](const control::Snapshotted&) { wanted_.front()->snapshotted = true; },
+            .on_snapshot_failed =
+                [this](const std::string& why) {
+                    wanted_.front()->machine->kill(
+                        {.reason = model::EndReason::vmm_crash, .detail = why});
+                },
+            .on_gone = [this](const control::Ended& ended) { on_gone(ended); }});
     auto started = making.machine->start([&](int socket) {
         return vmm_unit_properties({.id = "golden",
                                     .description = fmt::format("Workdir golden snapshot of {}",
@@ -299,7 +257,6 @@ Result<void> Goldens::launch() {
          .qemu = qemu_binary(config_, making.shape.accel),
          .cpus = making.shape.cpus,
          .memory_bytes = making.shape.memory_bytes,
-         .memory = control::MemorySource::to_snapshot,
          .layers = {{.qcow2 = false, .read_only = true}, {.qcow2 = true, .read_only = false}},
          .hostname = "golden",
          .machine_id = new_machine_id(),
@@ -316,9 +273,14 @@ void Goldens::on_ready(const control::Ready& ready) {
     Making& making = *wanted_.front();
     making.info.agent_version = printable(ready.agent_version, 64);
     making.info.kernel_release = printable(ready.kernel_release, 64);
-    if (auto done = making.machine->snapshot(); !done) {
+    auto memory = open_file(making.staging / "memory", O_RDWR | O_CREAT | O_EXCL);
+    auto state = open_file(making.staging / "state", O_WRONLY | O_CREAT | O_EXCL);
+    auto asked = memory && state
+                     ? making.machine->snapshot({.compact = true}, memory->get(), state->get())
+                     : fail(!memory ? memory.error() : state.error());
+    if (!asked) {
         making.machine->kill(
-            {.reason = model::EndReason::vmm_crash, .detail = done.error().message});
+            {.reason = model::EndReason::vmm_crash, .detail = asked.error().message});
     }
 }
 

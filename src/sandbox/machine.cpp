@@ -19,6 +19,13 @@ constexpr int kMaxReconnects = 3;
 constexpr std::chrono::milliseconds kQueryRetry{1000};
 constexpr std::chrono::milliseconds kLastWord{10'000}; // from the shim's Ended to its exit
 
+template <class Callback, class... Arguments>
+void tell(const Callback& callback, const Arguments&... arguments) {
+    if (callback) {
+        callback(arguments...);
+    }
+}
+
 } // namespace
 
 model::End Machine::end_of(const pid1::UnitState& state) {
@@ -80,8 +87,8 @@ Result<void> Machine::launch(const control::Launch& launch, const std::vector<in
     return send(launch, fds);
 }
 
-Result<void> Machine::snapshot() {
-    return send(control::Snapshot{}, {});
+Result<void> Machine::snapshot(const control::Snapshot& snapshot, int memory, int state) {
+    return send(snapshot, {memory, state});
 }
 
 Result<void> Machine::adopt() {
@@ -142,10 +149,14 @@ void Machine::on_event(const control::Event& event) {
     } else if (const auto* ready = std::get_if<control::Ready>(&event)) {
         was_ready_ = true;
         listener_.on_ready(*ready);
-    } else if (std::holds_alternative<control::Snapshotted>(event)) {
-        if (listener_.on_snapshotted) {
-            listener_.on_snapshotted();
-        }
+    } else if (const auto* hello = std::get_if<control::Hello>(&event)) {
+        tell(listener_.on_hello, *hello);
+    } else if (const auto* activity = std::get_if<control::Activity>(&event)) {
+        tell(listener_.on_activity, *activity);
+    } else if (const auto* snapshotted = std::get_if<control::Snapshotted>(&event)) {
+        tell(listener_.on_snapshotted, *snapshotted);
+    } else if (const auto* failed = std::get_if<control::SnapshotFailed>(&event)) {
+        tell(listener_.on_snapshot_failed, failed->message);
     } else if (const auto* ended = std::get_if<control::Ended>(&event)) {
         on_ended(*ended);
     }

@@ -23,7 +23,11 @@ public:
     struct Listener {
         std::function<void(model::Phase)> on_phase;
         std::function<void(const control::Ready&)> on_ready;
-        std::function<void()> on_snapshotted = {}; // of a machine that makes one; on_gone follows
+        // May be empty, like the two of a snapshot for a machine that makes none.
+        std::function<void(const control::Hello&)> on_hello = {}; // connected, anew each time
+        std::function<void(const control::Activity&)> on_activity = {};
+        std::function<void(const control::Snapshotted&)> on_snapshotted = {}; // on_gone follows
+        std::function<void(const std::string&)> on_snapshot_failed = {};      // it runs on
         // The unit is gone: once, and last.
         std::function<void(const control::Ended&)> on_gone;
     };
@@ -42,8 +46,9 @@ public:
     // fds as in control::Launch, borrowed.
     Result<void> launch(const control::Launch& launch, const std::vector<int>& fds);
 
-    // Of a machine that was launched to_snapshot, when it is ready.
-    Result<void> snapshot();
+    // fds as in control::Snapshot, borrowed. on_snapshotted and on_gone follow, or
+    // on_snapshot_failed, or on_gone alone.
+    Result<void> snapshot(const control::Snapshot& snapshot, int memory, int state);
 
     // Connects to the shim of a unit that runs already (after a restart of workdird). on_ready or
     // on_gone follow.

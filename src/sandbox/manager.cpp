@@ -20,6 +20,8 @@ Sandbox& Manager::add(store::SandboxRow row) {
     auto sandbox = std::make_unique<Sandbox>(
         context_, std::move(row),
         Sandbox::Observer{.changed = [this](Sandbox& changed) { observer_.changed(changed); },
+                          .wanted = [this](Sandbox& wanted,
+                                           Sandbox::Done done) { start(wanted, std::move(done)); },
                           .removed =
                               [this](Sandbox& removed) {
                                   observer_.removed(removed.id());
@@ -121,10 +123,12 @@ Result<std::string> Manager::create(model::SandboxSpec spec, std::uint32_t owner
 }
 
 void Manager::start(Sandbox& sandbox, Sandbox::Done done) {
-    if (sandbox.state() != model::State::stopped && sandbox.state() != model::State::failed) {
-        done(fail(ErrorCode::wrong_state,
-                  fmt::format("{} is {}; only a stopped or failed sandbox can be started",
-                              sandbox.id(), model::to_string(sandbox.state()))));
+    if (sandbox.state() != model::State::stopped && sandbox.state() != model::State::failed &&
+        sandbox.state() != model::State::standby) {
+        done(fail(
+            ErrorCode::wrong_state,
+            fmt::format("{} is {}; only one that is stopped, failed or in standby can be started",
+                        sandbox.id(), model::to_string(sandbox.state()))));
         return;
     }
     if (auto room = admit(sandbox.row().spec, sandbox.row().owner_uid, false); !room) {

@@ -25,7 +25,7 @@ public:
     Result<std::string> create(model::SandboxSpec spec, std::uint32_t owner_uid,
                                std::function<void(const std::string& id, model::Phase)> on_phase,
                                Created done);
-    // Of a stopped or failed one. Error at once: wrong_state, limit, disk_full.
+    // Of one that is stopped, failed or in standby. Error at once: wrong_state, limit, disk_full.
     void start(Sandbox& sandbox, Sandbox::Done done);
 
     // Exactly this id or exactly this name. Error: not_found.

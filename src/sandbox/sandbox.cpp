@@ -1,4 +1,4 @@
-#include "sandbox/sandbox.hpp"
+#include "sandbox/sandbox_parts.hpp"
 
 #include "sandbox/unit_spec.hpp"
 #include "util/file.hpp"
@@ -13,7 +13,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 namespace wd::sandbox {
@@ -43,27 +42,6 @@ std::uint64_t realtime_us() {
 std::uint64_t monotonic_us() {
     return clock_us(CLOCK_MONOTONIC);
 }
-
-// ---- one boot, from the request to ready or to the end of its unit
-
-struct Sandbox::Boot {
-    PhaseCallback on_phase;
-    Done done;
-    bool fresh = false; // a create: undo all of it on failure
-    std::shared_ptr<bool> alive = std::make_shared<bool>(true);
-    BootQueue::Ticket ticket;
-    BootQueue::Place place;
-    std::optional<image::Image> image;
-    std::optional<image::Golden> golden; // to restore from, else the kernel boots
-    std::optional<DiskMaker> disk_maker;
-    bool disk_ready = false;
-    bool launched = false;
-    std::optional<Error> failure; // why it ends, where we decided that
-    event::Timer guard;
-    std::uint64_t admitted_us = 0;
-    std::uint64_t began_us = 0;          // a place in the queue, and the accelerator is known
-    std::uint64_t unit_requested_us = 0; // files are there
-};
 
 // ---- Sandbox
 
@@ -103,8 +81,10 @@ void Sandbox::boot(PhaseCallback on_phase, Done done) {
     boot_->done = std::move(done);
     boot_->fresh = row_.state == model::State::creating;
     boot_->admitted_us = monotonic_us();
+    idle_.reset();
     if (!boot_->fresh) {
         boot_->disk_ready = true;
+        boot_->waking = row_.state == model::State::standby;
         set_state(model::State::starting);
         save();
     }
@@ -156,6 +136,8 @@ Result<void> Sandbox::prepare_boot() {
         if (auto done = prepare_disk(); !done) {
             return done;
         }
+    } else if (boot_->waking) {
+        choose_wake();
     }
     auto guard =
         event::Timer::create(context_.loop, context_.config.vmm.boot_timeout + kBootGrace, [this] {
@@ -232,9 +214,16 @@ Result<void> Sandbox::boot_cold_instead(const std::string& why) {
 void Sandbox::make_machine() {
     machine_ = std::make_unique<Machine>(
         context_.loop, context_.units, unit(), context_.paths.control_socket(row_.id),
-        Machine::Listener{.on_phase = [this](model::Phase now) { phase(now); },
-                          .on_ready = [this](const control::Ready& ready) { on_ready(ready); },
-                          .on_gone = [this](const control::Ended& ended) { on_gone(ended); }});
+        Machine::Listener{
+            .on_phase = [this](model::Phase now) { phase(now); },
+            .on_ready = [this](const control::Ready& ready) { on_ready(ready); },
+            .on_hello = [this](const control::Hello& hello) { on_hello(hello); },
+            .on_activity =
+                [this](const control::Activity& activity) { on_activity(activity.sessions); },
+            .on_snapshotted =
+                [this](const control::Snapshotted& snapshotted) { on_snapshotted(snapshotted); },
+            .on_snapshot_failed = [this](const std::string& why) { on_snapshot_failed(why); },
+            .on_gone = [this](const control::Ended& ended) { on_gone(ended); }});
 }
 
 Result<void> Sandbox::start_machine() {
@@ -320,14 +309,16 @@ Result<control::Launch> Sandbox::describe_launch(std::vector<Fd>& fds) {
         .machine_id = row_.machine_id,
         .env = row_.spec.env,
         .boot_timeout_ms = static_cast<std::uint64_t>(
-            (boot_->golden ? std::min(timeout, kRestoreTimeout) : timeout).count())};
+            (boot_->golden || boot_->standby ? std::min(timeout, kRestoreTimeout) : timeout)
+                .count())};
     add(paths.console(row_.id), O_RDWR | O_APPEND);
     fds.push_back(std::move(guest->kernel));
     fds.push_back(std::move(guest->initramfs));
-    if (boot_->golden) {
-        launch.memory = control::MemorySource::from_snapshot;
-        add(boot_->golden->memory(), O_RDONLY);
-        add(boot_->golden->state(), O_RDONLY);
+    if (boot_->golden || boot_->standby) {
+        launch.restore = true;
+        const auto folder = boot_->golden ? boot_->golden->folder : paths.standby(row_.id);
+        add(folder / "memory", O_RDONLY);
+        add(folder / "state", O_RDONLY);
     }
     add(boot_->image->root(), O_RDONLY);
     if (::access(paths.base_layer(row_.id).c_str(), F_OK) == 0) {
@@ -347,16 +338,21 @@ void Sandbox::on_ready(const control::Ready& ready) {
     if (!boot_ && row_.state != model::State::starting) {
         return;
     }
-    const bool restored = boot_ && boot_->golden;
+    const image::SnapshotInfo* const restored = !boot_           ? nullptr
+                                                : boot_->golden  ? &boot_->golden->info
+                                                : boot_->standby ? &*boot_->standby
+                                                                 : nullptr;
     row_.agent_version =
-        restored ? boot_->golden->info.agent_version : printable(ready.agent_version, 64);
+        restored != nullptr ? restored->agent_version : printable(ready.agent_version, 64);
     row_.kernel_release =
-        restored ? boot_->golden->info.kernel_release : printable(ready.kernel_release, 64);
+        restored != nullptr ? restored->kernel_release : printable(ready.kernel_release, 64);
     row_.invocation_id = machine_->invocation_id();
     if (!boot_) { // adopted in the middle of its boot, whose figures are lost
         adopted_guard_.reset();
         set_state(model::State::running);
         save();
+        discard_standby();
+        watch_idle();
         return;
     }
     if (boot_->failure) {
@@ -373,16 +369,20 @@ void Sandbox::on_ready(const control::Ready& ready) {
                     .kernel = hello_ms - agent_start_ms,
                     .agent = agent_start_ms + span_ms(ready.hello_us, ready.ready_us),
                     .ready = span_ms(boot_->admitted_us, now)};
-    row_.boot_path = restored ? model::BootPath::snapshot_restore : model::BootPath::cold_boot;
+    row_.boot_path = boot_->standby  ? model::BootPath::wake
+                     : boot_->golden ? model::BootPath::snapshot_restore
+                                     : model::BootPath::cold_boot;
     row_.started_us = realtime_us();
     row_.ended_us = 0;
     row_.end = {};
     // Without its row a new sandbox would be nobody's after a restart.
     store::SandboxRow running = row_;
     running.state = model::State::running;
-    if (auto done = context_.store.put(running); !done) {
+    if (auto done = context_.store.put(running); !done && boot_->fresh) {
         fail_boot(std::move(done).error());
         return;
+    } else if (!done) {
+        log::error(fmt::format("cannot save the state: {}", done.error().message), row_.id);
     }
     set_state(model::State::running);
     log::notice(fmt::format("ready after {:.0f} ms ({}, {})", row_.timings.ready,
@@ -390,8 +390,10 @@ void Sandbox::on_ready(const control::Ready& ready) {
                 row_.id);
     phase(model::Phase::ready);
     const auto boot = std::exchange(boot_, nullptr);
+    discard_standby();
+    watch_idle();
     boot->done({});
-    if (boot->fresh && !restored) {
+    if (boot->fresh && restored == nullptr) {
         context_.goldens.want(*boot->image, shape()); // for the next one
     }
 }
@@ -415,7 +417,14 @@ void Sandbox::fail_boot(Error error) {
 void Sandbox::on_gone(const control::Ended& ended) {
     machine_.reset();
     adopted_guard_.reset();
+    idle_.reset();
+    sessions_ = 0;
     row_.invocation_id.clear();
+    if (park_ && park_->snapshotted && ended.end.reason == model::EndReason::stopped &&
+        row_.state == model::State::parking) {
+        on_parked_machine_gone();
+        return;
+    }
     if (boot_ && boot_->golden && !boot_->failure) {
         if (auto done = boot_cold_instead(ended.end.detail); !done) {
             fail_boot(std::move(done).error());
@@ -443,12 +452,21 @@ void Sandbox::on_gone(const control::Ended& ended) {
         purge();
         return;
     }
+    discard_standby();
     const bool in_order = ended.end.reason == model::EndReason::stopped;
     log::notice(fmt::format("ended: {} ({})", model::to_string(ended.end.reason), ended.end.detail),
                 row_.id);
     set_state(in_order ? model::State::stopped : model::State::failed);
     save();
+    if (const auto park = std::exchange(park_, nullptr)) {
+        for (const Done& done : park->done) {
+            done(fail(ErrorCode::wrong_state,
+                      fmt::format("{} has ended: {}", row_.id, row_.end.detail)));
+        }
+    }
     finish_stops({});
+    answer_waiting(
+        fail(ErrorCode::wrong_state, fmt::format("{} has ended: {}", row_.id, row_.end.detail)));
 }
 
 void Sandbox::end_boot(Error error) {
@@ -461,10 +479,17 @@ void Sandbox::end_boot(Error error) {
         purge();
         return;
     }
-    set_state(row_.end.reason == model::EndReason::stopped ||
-                      row_.end.reason == model::EndReason::none
-                  ? model::State::stopped
-                  : model::State::failed);
+    if (boot->waking && stopping_.empty()) {
+        set_state(
+            model::State::standby); // where its disk has changed by now, the next wake sees it
+        error.message += "; it stays in standby (wd stop gives its memory up and keeps its disk)";
+    } else {
+        discard_standby();
+        set_state(row_.end.reason == model::EndReason::stopped ||
+                          row_.end.reason == model::EndReason::none
+                      ? model::State::stopped
+                      : model::State::failed);
+    }
     save();
     finish_stops({});
     boot->done(fail(std::move(error)));
@@ -507,7 +532,15 @@ void Sandbox::stop(std::chrono::milliseconds deadline, Done done) {
         machine_->shutdown(deadline);
         return;
     case model::State::stopping:
+    case model::State::parking: // and when that is done, it is stopped
         stopping_.push_back(std::move(done));
+        return;
+    case model::State::standby:
+        discard_standby();
+        record_end({.reason = model::EndReason::stopped, .detail = "stopped in standby"});
+        set_state(model::State::stopped);
+        save();
+        done({});
         return;
     }
 }
@@ -518,6 +551,14 @@ void Sandbox::remove(Done done) {
         return; // both callers hear when it is done
     }
     set_state(model::State::deleting);
+    idle_.reset();
+    const auto removed = fail(ErrorCode::cancelled, fmt::format("{} was removed", row_.id));
+    if (const auto park = std::exchange(park_, nullptr)) {
+        for (const Done& parked : park->done) {
+            parked(removed);
+        }
+    }
+    answer_waiting(removed);
     if (boot_) {
         fail_boot(Error{ErrorCode::cancelled, 0, fmt::format("{} was removed", row_.id)});
         return;
@@ -570,25 +611,6 @@ void Sandbox::finish_stops(const Result<void>& result) {
     }
 }
 
-Result<Fd> Sandbox::exec(const wire::ExecRequest& request) {
-    if (row_.state != model::State::running || !machine_) {
-        return fail(
-            ErrorCode::wrong_state,
-            fmt::format("{} is {}{}", row_.id, model::to_string(row_.state),
-                        row_.state == model::State::stopped || row_.state == model::State::failed
-                            ? "; start it with wd start"
-                            : ""));
-    }
-    auto pair = socket_pair(SOCK_STREAM);
-    if (!pair) {
-        return fail(std::move(pair).error());
-    }
-    if (auto done = machine_->open_session(std::move(pair->second), wire::encode(request)); !done) {
-        return fail(std::move(done).error());
-    }
-    return std::move(pair->first);
-}
-
 Result<Fd> Sandbox::open_console() const {
     return open_file(context_.paths.console(row_.id), O_RDONLY);
 }
@@ -615,7 +637,12 @@ Result<void> Sandbox::adopt(const pid1::UnitState& unit_state) {
         machine_->kill({.reason = model::EndReason::agent_lost, .detail = done.error().message});
         return done;
     }
-    if (row_.state == model::State::stopping) {
+    if (row_.state == model::State::running) {
+        discard_standby(); // a wake, and then workdird ended
+        watch_idle();
+    } else if (row_.state == model::State::parking) {
+        adopt_park();
+    } else if (row_.state == model::State::stopping) {
         machine_->shutdown(std::chrono::seconds(10));
     } else if (row_.state == model::State::deleting) {
         machine_->kill({.reason = model::EndReason::deleted});
@@ -634,13 +661,21 @@ void Sandbox::ended_while_away(const pid1::UnitState& unit_state) {
     if (!model::is_live(row_.state)) {
         return;
     }
+    row_.invocation_id.clear();
+    // In the middle of a wake; or parked, and the last workdird could not write that down any more.
+    if ((row_.state == model::State::starting || row_.state == model::State::parking) &&
+        ::access((context_.paths.standby(row_.id)).c_str(), F_OK) == 0) {
+        set_state(model::State::standby);
+        save();
+        return;
+    }
     model::End end{.reason = model::EndReason::stopped,
                    .detail = "it ended while workdird was not running, or the host was restarted"};
     if (unit_state.active_state == "failed") {
         end = Machine::end_of(unit_state);
     }
-    row_.invocation_id.clear();
     record_end(end);
+    discard_standby();
     set_state(end.reason == model::EndReason::stopped ? model::State::stopped
                                                       : model::State::failed);
     save();

@@ -3,7 +3,8 @@
 // files, its Machine (while it is live) and its row in the store.
 //
 // Operations are asynchronous; each callback comes once, from the loop. Only one boot runs at a
-// time; stop and remove may come at any time, and remove wins over everything.
+// time; stop and remove may come at any time, and remove wins over everything. Left alone for its
+// idle_timeout it is parked, and a call wakes it: standby.cpp.
 
 #include "image/image_store.hpp"
 #include "model/spec.hpp"
@@ -46,6 +47,8 @@ public:
 
     struct Observer {
         std::function<void(Sandbox&)> changed; // the state
+        // A call needs it to run, and it is in standby: to be booted, if there is room.
+        std::function<void(Sandbox&, Done)> wanted;
         // Nothing of it is left; the owner destroys the object after this call has returned.
         std::function<void(Sandbox&)> removed;
     };
@@ -61,8 +64,12 @@ public:
     void stop(std::chrono::milliseconds deadline, Done done);
     void remove(Done done);
 
-    // The other end of the returned socket is with the shim. Error: wrong_state, unreachable.
-    Result<Fd> exec(const wire::ExecRequest& request);
+    // To standby; also of one that is there. Error: wrong_state; or why it runs on.
+    void park(Done done);
+
+    // The other end of the returned socket is with the shim. Wakes it from standby. Error:
+    // wrong_state, unreachable, or why it could not be woken.
+    void exec(const wire::ExecRequest& request, std::function<void(Result<Fd>)> done);
     Result<Fd> open_console() const;
 
     // After a restart of workdird: takes over a unit that runs.
@@ -78,6 +85,7 @@ public:
 
 private:
     struct Boot;
+    struct Park;
 
     void begin_boot(BootQueue::Place place);
     Result<void> prepare_boot();
@@ -95,6 +103,21 @@ private:
     void fail_boot(Error error);
     void end_boot(Error error); // after the machine has gone
     void make_machine();
+    Result<void> begin_park();
+    Result<void> guard_park();
+    void adopt_park();
+    void on_hello(const control::Hello& hello);
+    void on_snapshotted(const control::Snapshotted& snapshotted);
+    void on_snapshot_failed(const std::string& why);
+    void on_parked_machine_gone();
+    void end_park(Result<void> sealed);
+    void choose_wake();
+    void discard_standby();
+    void when_running(Done done);
+    void answer_waiting(const Result<void>& result);
+    void on_activity(std::uint32_t sessions);
+    void watch_idle();
+    Result<Fd> open_session(const wire::ExecRequest& request);
     void set_state(model::State state);
     void save();
     void record_end(model::End end);
@@ -109,6 +132,10 @@ private:
     std::unique_ptr<Boot> boot_;
     event::Timer adopted_guard_; // of a boot whose beginning another workdird has seen
     std::unique_ptr<Machine> machine_;
+    std::unique_ptr<Park> park_;
+    std::uint32_t sessions_ = 0;
+    event::Timer idle_;
+    std::vector<Done> waiting_; // for it to run
     std::vector<Done> stopping_;
     std::vector<Done> removing_;
     bool purging_ = false;

@@ -35,6 +35,7 @@ public:
 
     void kill();
     bool killed() const noexcept { return killed_; } // by kill()
+    pid_t pid() const noexcept { return pid_.pid(); }
     bool running() const noexcept { return static_cast<bool>(pid_); }
     // Printable; empty when it said nothing.
     const std::string& last_stderr_line() const noexcept { return last_line_; }

@@ -20,6 +20,7 @@ constexpr auto kStatusInterval = 1s;
 Shim::Shim(event::Loop& loop)
     : loop_(loop), sessions_(loop, [this] {
           notify_status();
+          notify_activity();
           leave_when_flushed();
       }) {}
 
@@ -52,13 +53,18 @@ Result<std::unique_ptr<Shim>> Shim::create(event::Loop& loop, Fd listener, uid_t
 }
 
 void Shim::on_connected() {
-    control_->send(control::Hello{.state = ended_   ? control::ShimState::ended
+    control_->send(control::Hello{.state = ended_ ? control::ShimState::ended
+                                           : vm_ && vm_->snapshotting()
+                                               ? control::ShimState::snapshotting
                                            : ready_ ? control::ShimState::running
                                            : vm_    ? control::ShimState::launching
                                                     : control::ShimState::waiting,
                                   .sessions = static_cast<std::uint32_t>(sessions_.size())});
     if (ready_) {
         control_->send(*ready_);
+    }
+    if (snapshotted_) {
+        control_->send(*snapshotted_);
     }
     if (ended_) {
         control_->send(*ended_);
@@ -70,9 +76,11 @@ void Shim::on_request(control::Request request, std::vector<Fd> fds) {
         on_launch(std::move(*launch), std::move(fds));
     } else if (const auto* shutdown = std::get_if<control::Shutdown>(&request)) {
         stop(std::chrono::milliseconds(shutdown->deadline_ms));
-    } else if (std::holds_alternative<control::Snapshot>(request)) {
+    } else if (const auto* snapshot = std::get_if<control::Snapshot>(&request)) {
         if (vm_) {
-            vm_->snapshot();
+            vm_->snapshot(*snapshot, std::move(fds));
+        } else {
+            control_->send(control::SnapshotFailed{.message = "nothing runs here"});
         }
     } else if (fds.size() == 2) {
         sessions_.open(std::move(fds[0]), std::move(fds[1]));
@@ -95,7 +103,15 @@ void Shim::on_launch(control::Launch launch, std::vector<Fd> fds) {
                  ready_ = ready;
                  control_->send(ready);
              },
-         .on_snapshotted = [this] { control_->send(control::Snapshotted{}); },
+         .on_snapshotted =
+             [this](const control::Snapshotted& snapshotted) {
+                 snapshotted_ = snapshotted;
+                 control_->send(snapshotted);
+             },
+         .on_snapshot_failed =
+             [this](const std::string& why) {
+                 control_->send(control::SnapshotFailed{.message = printable(why, 500)});
+             },
          .on_status = [this](const std::string& status) { set_status(status); },
          .on_ended = [this](const control::Ended& ended) { on_ended(ended); }});
     if (!vm) {
@@ -132,6 +148,15 @@ void Shim::on_ended(const control::Ended& ended) {
         linger_ = std::move(*linger);
     }
     leave_when_flushed();
+}
+
+// workdird parks what nobody uses.
+void Shim::notify_activity() {
+    const bool active = sessions_.size() > 0;
+    if (ready_ && !ended_ && active != active_) {
+        active_ = active;
+        control_->send(control::Activity{.sessions = static_cast<std::uint32_t>(sessions_.size())});
+    }
 }
 
 // What a socket holds survives the end of its writer; only what is still here must be waited for.

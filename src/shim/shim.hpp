@@ -33,6 +33,7 @@ private:
     void leave_when_flushed();
     void set_status(std::string status);
     void notify_status();
+    void notify_activity();
 
     event::Loop& loop_;
     Notifier notifier_;
@@ -44,9 +45,11 @@ private:
     event::Timer linger_;
     event::Timer status_timer_;
     std::optional<control::Ready> ready_;
+    std::optional<control::Snapshotted> snapshotted_;
     std::optional<control::Ended> ended_;
     std::string status_; // empty: running, with the number of sessions
     std::string notified_;
+    bool active_ = false; // as said last
 };
 
 } // namespace wd::shim

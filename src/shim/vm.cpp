@@ -16,12 +16,8 @@ namespace wd::shim {
 namespace {
 
 using namespace std::chrono_literals;
-using control::MemorySource;
 using model::EndReason;
 
-// The kernel looks for free pages to report every two seconds (PAGE_REPORTING_DELAY in
-// mm/page_reporting.c), and says to nobody when it has done so: two rounds.
-constexpr auto kPageReporting = 4500ms;
 constexpr const char* kRamLibrary = "/usr/lib/workdir/workdir-ram.so"; // src/ram
 constexpr auto kQuitGrace = 2s; // from QMP's quit to SIGKILL: closes the disk layers
 constexpr auto kExitGrace = 2s; // from a lost connection to the exit that explains it
@@ -65,7 +61,7 @@ std::string shown(std::chrono::milliseconds span) {
 
 // Console log, kernel, initramfs; memory and state.
 std::size_t fixed_fds(const control::Launch& launch) {
-    return launch.memory == control::MemorySource::anonymous ? 3 : 5;
+    return launch.restore ? 5 : 3;
 }
 
 Result<void> check(const control::Launch& launch, std::size_t fds) {
@@ -120,16 +116,23 @@ Result<void> Vm::start(std::vector<Fd> fds) {
                          .console_fd = serial->second.get()};
     std::vector<int> inherited{config.kernel_fd, config.initrd_fd, config.qmp_fd, config.agent_fd,
                                config.console_fd};
-    std::vector<std::string> environment;
-    if (launch_.memory != MemorySource::anonymous) {
-        config.memory = launch_.memory == MemorySource::to_snapshot ? vmm::Memory::to_file
-                                                                    : vmm::Memory::from_file;
-        config.memory_fd = fds[3].get();
-        config.state_fd = state_fd_ = fds[4].get();
-        inherited.insert(inherited.end(), {config.memory_fd, config.state_fd});
-        environment = {fmt::format("LD_PRELOAD={}", kRamLibrary),
-                       fmt::format("WORKDIR_RAM=/proc/self/fd/{}", config.memory_fd)};
+    if (launch_.restore) {
+        state_fd_ = fds[4].get();
+        inherited.push_back(state_fd_);
     }
+    auto writer = SnapshotWriter::create(loop_, launch_.restore ? std::move(fds[3]) : Fd(),
+                                         launch_.memory_bytes);
+    if (!writer) {
+        return fail(std::move(writer).error());
+    }
+    writer_ = std::move(*writer);
+    config.restore = launch_.restore;
+    config.memory_fd = writer_->memory_fd();
+    config.state_fd = writer_->state_fd();
+    inherited.insert(inherited.end(), {config.memory_fd, config.state_fd});
+    const std::vector<std::string> environment{
+        fmt::format("LD_PRELOAD={}", kRamLibrary),
+        fmt::format("WORKDIR_RAM=/proc/self/fd/{}", config.memory_fd)};
     for (std::size_t i = 0; i < launch_.layers.size(); ++i) {
         const int fd = fds[fixed_fds(launch_) + i].get();
         config.layers.push_back(
@@ -161,6 +164,7 @@ Result<void> Vm::start(std::vector<Fd> fds) {
         return fail(std::move(qemu).error());
     }
     qemu_ = std::move(*qemu);
+    writer_->close_state_fd();
     const std::chrono::milliseconds limit(launch_.boot_timeout_ms);
     boot_timer_ = timer(limit, [this] { on_boot_timeout(); });
     // What QEMU has inherited is closed here, so that its end is an end of file for us.
@@ -194,73 +198,11 @@ void Vm::on_greeting() {
     }
     stage_ = Stage::kernel;
     handler_.on_phase(model::Phase::kernel);
-    if (launch_.memory == MemorySource::from_snapshot) {
+    if (launch_.restore) {
         load_state();
     } else {
         handler_.on_status("booting the guest kernel");
     }
-}
-
-// ---- snapshots
-
-void Vm::load_state() {
-    handler_.on_status("restoring the guest");
-    auto sent = qmp_->execute(
-        "migrate-incoming",
-        [this](const Result<void>& done) {
-            if (!done) {
-                finish(EndReason::vmm_crash,
-                       "the snapshot cannot be loaded: " + done.error().message);
-            }
-        },
-        vmm::load_state_arguments(state_fd_));
-    if (!sent) {
-        finish(EndReason::vmm_crash, "the snapshot cannot be loaded: " + sent.error().message);
-    } // and then QEMU resumes, or ends
-}
-
-// The agent goes on where it was, which is after its hello: it waits for a Setup.
-void Vm::on_resumed() {
-    ready_.hello_us = now_us();
-    stage_ = Stage::agent;
-    handler_.on_phase(model::Phase::agent);
-    handler_.on_status("setting up the guest");
-    send_setup(wire::kProtocolVersion);
-}
-
-void Vm::snapshot() {
-    if (stage_ != Stage::running || launch_.memory != MemorySource::to_snapshot || stopping_) {
-        log::error("a snapshot was asked for of a VM that cannot give one now");
-        return;
-    }
-    stopping_ = true; // its own end is in order from here on
-    facts_.stop = "the snapshot is complete";
-    handler_.on_status("taking a snapshot");
-    guest_->send({.type = wire::FrameType::quiesce});
-    guest_->flush();
-    stop_timer_ = timer(std::chrono::milliseconds(launch_.boot_timeout_ms), [this] {
-        finish(EndReason::timeout, "the guest did not become quiet for its snapshot in time");
-    });
-}
-
-void Vm::save_state() {
-    snapshot_timer_.reset();
-    const auto on_failure = [this](const Result<void>& done) {
-        if (!done) {
-            finish(EndReason::vmm_crash, "the snapshot failed: " + done.error().message);
-        }
-    };
-    (void)qmp_->execute("stop", on_failure);
-    (void)qmp_->execute(
-        "xen-save-devices-state",
-        [this, on_failure](const Result<void>& done) {
-            on_failure(done);
-            if (done) {
-                handler_.on_snapshotted();
-                quit();
-            }
-        },
-        vmm::save_state_arguments());
 }
 
 void Vm::on_qmp_event(const vmm::QmpEvent& event) {
@@ -269,8 +211,7 @@ void Vm::on_qmp_event(const vmm::QmpEvent& event) {
         if (facts_.shutdown_reason.empty()) {
             facts_.shutdown_reason = event.reason;
         }
-    } else if (event.name == "RESUME" && stage_ == Stage::kernel &&
-               launch_.memory == MemorySource::from_snapshot) {
+    } else if (event.name == "RESUME" && stage_ == Stage::kernel && launch_.restore) {
         on_resumed();
     } else if (event.name == "BLOCK_IO_ERROR" && event.action == "stop") {
         on_no_space();
@@ -361,6 +302,9 @@ void Vm::on_agent_control(const wire::Frame& frame) {
         }
         break;
     case wire::FrameType::ready:
+        if (stage_ == Stage::running && std::exchange(thawing_, false)) {
+            return;
+        }
         if (stage_ == Stage::agent) {
             if (const auto ready = wire::decode<wire::Ready>(frame.payload)) {
                 on_agent_ready(*ready);
@@ -378,10 +322,8 @@ void Vm::on_agent_control(const wire::Frame& frame) {
         }
         break;
     case wire::FrameType::quiesced:
-        if (stage_ == Stage::running && stopping_ && !snapshot_timer_ &&
-            launch_.memory == MemorySource::to_snapshot) {
-            stop_timer_.reset();
-            snapshot_timer_ = timer(kPageReporting, [this] { save_state(); });
+        if (thawing_ || (snapshot_ && !snapshot_->quiesced)) {
+            on_quiesced();
             return;
         }
         break;
@@ -420,7 +362,8 @@ void Vm::on_hello(const wire::Hello& hello) {
     }
     handler_.on_phase(model::Phase::agent);
     handler_.on_status("setting up the guest");
-    send_setup(std::min<std::uint64_t>(hello.version, wire::kProtocolVersion));
+    version_ = std::min<std::uint64_t>(hello.version, wire::kProtocolVersion);
+    send_setup(version_);
 }
 
 void Vm::send_setup(std::uint64_t version) {
@@ -447,8 +390,6 @@ void Vm::send_setup(std::uint64_t version) {
                       .payload = piece});
     }
     guest_->flush();
-    // Values of the environment may be secrets: they are not kept.
-    launch_.env.clear();
 }
 
 void Vm::on_agent_ready(const wire::Ready& ready) {
@@ -465,6 +406,12 @@ void Vm::become_ready() {
     facts_.was_ready = true;
     if (!launch_.probe && !stopping_) {
         sessions_.attach(*guest_);
+    }
+    if (snapshot_) { // which failed, and the guest has been thawed
+        const std::string why = std::exchange(snapshot_, std::nullopt)->failure;
+        handler_.on_status("");
+        handler_.on_snapshot_failed(why);
+        return;
     }
     handler_.on_status("");
     handler_.on_ready(ready_);
@@ -514,7 +461,7 @@ void Vm::stop(std::chrono::milliseconds deadline) {
         handler_.on_status("stopping");
         boot_timer_.reset();
     }
-    if (stage_ != Stage::running || launch_.probe || no_space_ || deadline <= 0ms) {
+    if (stage_ != Stage::running || launch_.probe || no_space_ || snapshot_ || deadline <= 0ms) {
         quit(); // nobody in there to ask
         return;
     }
@@ -577,8 +524,8 @@ void Vm::on_exit(const siginfo_t& info) {
     facts_.last_stderr_line = qemu_->last_stderr_line();
     facts_.after = read_own_cgroup_events();
     stage_ = Stage::ended;
-    for (event::Timer* each :
-         {&boot_timer_, &stop_timer_, &grace_timer_, &disk_timer_, &snapshot_timer_}) {
+    snapshot_.reset();
+    for (event::Timer* each : {&boot_timer_, &stop_timer_, &grace_timer_, &disk_timer_}) {
         each->reset();
     }
     control::Ended ended{

@@ -8,6 +8,7 @@
 #include "shim/guest_channel.hpp"
 #include "shim/qemu_process.hpp"
 #include "shim/session_table.hpp"
+#include "shim/snapshot_writer.hpp"
 #include "vmm/qmp_client.hpp"
 
 #include <chrono>
@@ -23,7 +24,8 @@ public:
     struct Handler {
         std::function<void(model::Phase)> on_phase; // has begun
         std::function<void(const control::Ready&)> on_ready;
-        std::function<void()> on_snapshotted;                // the end follows
+        std::function<void(const control::Snapshotted&)> on_snapshotted; // the end follows
+        std::function<void(const std::string&)> on_snapshot_failed;      // and it runs on
         std::function<void(const std::string&)> on_status;   // a line for `systemctl status`
         std::function<void(const control::Ended&)> on_ended; // once; QEMU is gone
     };
@@ -38,9 +40,10 @@ public:
     // A second call can only bring the deadline forward.
     void stop(std::chrono::milliseconds deadline);
 
-    // Of a VM launched to_snapshot, once, when it is ready: writes the state file and ends.
-    void snapshot();
+    // As control::Snapshot says: one of on_snapshotted, on_snapshot_failed and on_ended follows.
+    void snapshot(const control::Snapshot& request, std::vector<Fd> fds);
 
+    bool snapshotting() const noexcept { return snapshot_.has_value(); }
     bool ready() const noexcept { return stage_ == Stage::running; }
 
     void on_guest_frame(const wire::Frame& frame) override;
@@ -61,7 +64,11 @@ private:
     void on_greeting();
     void load_state();
     void on_resumed();
+    void on_quiesced();
+    void give_up_quiet();
     void save_state();
+    void write_snapshot();
+    void fail_snapshot(std::string why);
     void on_qmp_event(const vmm::QmpEvent& event);
     void on_qmp_lost(const Error& error);
     void on_no_space();
@@ -90,7 +97,19 @@ private:
     std::unique_ptr<Console> console_;
     std::unique_ptr<GuestChannel> guest_;
 
-    int state_fd_ = -1; // its number in QEMU
+    struct Snapshotting {
+        bool compact = false;
+        Fd memory;
+        Fd state;
+        bool quiesced = false;
+        std::string failure; // it is being thawed, and then this is said
+        event::Timer timer;
+    };
+    std::optional<Snapshotting> snapshot_;
+    bool thawing_ = false; // a snapshot was given up; the guest has not said so far that it runs
+    std::unique_ptr<SnapshotWriter> writer_;
+    int state_fd_ = -1; // the number in QEMU of what it is restored from
+    std::uint64_t version_ = wire::kProtocolVersion; // that the agent speaks
     Stage stage_ = Stage::vmm;
     control::Ready ready_;
     EndFacts facts_;
@@ -103,7 +122,6 @@ private:
     event::Timer stop_timer_;
     event::Timer grace_timer_;
     event::Timer disk_timer_;
-    event::Timer snapshot_timer_;
 };
 
 } // namespace wd::shim

@@ -39,7 +39,9 @@ constexpr const char* kSchemaSteps[] = {
         end_peak        INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     )sql",
-    "ALTER TABLE sandboxes ADD COLUMN boot_path TEXT NOT NULL DEFAULT 'cold_boot';",
+    // Sandboxes from before have no idle timeout: their guests cannot be parked.
+    "ALTER TABLE sandboxes ADD COLUMN boot_path TEXT NOT NULL DEFAULT 'cold_boot';"
+    "ALTER TABLE sandboxes ADD COLUMN idle_timeout_ms INTEGER NOT NULL DEFAULT 0;",
 };
 constexpr int kSchemaVersion = static_cast<int>(std::size(kSchemaSteps));
 
@@ -47,7 +49,7 @@ constexpr const char* kColumns =
     "id, name, owner_uid, image, image_version, cpus, memory_bytes, disk_bytes, labels, env, "
     "state, "
     "accel, machine_id, invocation_id, created_us, started_us, ended_us, timings, agent_version, "
-    "kernel_release, end_reason, end_detail, end_limit, end_peak, boot_path";
+    "kernel_release, end_reason, end_detail, end_limit, end_peak, boot_path, idle_timeout_ms";
 
 tl::unexpected<Error> fail_sqlite(sqlite3* db, std::string_view what) {
     const int code = sqlite3_errcode(db) & 0xff;
@@ -203,6 +205,7 @@ SandboxRow read_row(Statement& s) {
     row.end.limit = s.number();
     row.end.peak = s.number();
     row.boot_path = word(s.text(), model::BootPath::cold_boot);
+    row.spec.idle_timeout = std::chrono::milliseconds(s.number());
     return row;
 }
 
@@ -263,7 +266,7 @@ Result<Store> Store::open(const std::filesystem::path& path) {
 Result<void> Store::put(const SandboxRow& row) {
     auto s = Statement::prepare(
         db_.get(), fmt::format("INSERT INTO sandboxes ({}) VALUES (?,?,?,?,?,?,?,?,?,?,"
-                               "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO UPDATE "
+                               "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO UPDATE "
                                "SET name=excluded.name, image_version="
                                "excluded.image_version, state=excluded.state, "
                                "accel=excluded.accel, invocation_id="
@@ -309,6 +312,7 @@ Result<void> Store::put(const SandboxRow& row) {
     s->bind(row.end.limit);
     s->bind(row.end.peak);
     s->bind(model::to_string(row.boot_path));
+    s->bind(static_cast<std::uint64_t>(row.spec.idle_timeout.count()));
     if (auto done = s->step(fmt::format("save {}", row.id)); !done) {
         return fail(std::move(done).error());
     }

@@ -62,14 +62,11 @@ std::string kernel_arguments(const VmConfig& config) {
     return text;
 }
 
-// Both kinds of file are opened by the preloaded src/ram/ram.c, which hands out our descriptor.
+// Opened by the preloaded src/ram/ram.cpp, which hands out our descriptor.
 std::string memory_backend(const VmConfig& config) {
-    const std::string size = size_argument(config.memory_bytes);
-    if (config.memory == Memory::anonymous) {
-        return fmt::format("memory-backend-ram,id=ram0,size={},share=off", size);
-    }
     return fmt::format("memory-backend-file,id=ram0,size={},mem-path=/proc/self/fd/{},share={}",
-                       size, config.memory_fd, config.memory == Memory::to_file ? "on" : "off");
+                       size_argument(config.memory_bytes), config.memory_fd,
+                       config.restore ? "off" : "on");
 }
 
 // Debian builds it without seccomp: it refuses -sandbox. The unit's filter (sandbox/unit_spec.cpp)
@@ -142,9 +139,8 @@ std::vector<std::string> command_line(const VmConfig& config) {
     add("-object", memory_backend(config));
     // Of a snapshot: no list of settings at its head, which differ where nothing depends on them.
     add("-global", "migration.send-configuration=off");
-    if (config.memory == Memory::to_file) {
-        add("-add-fd", fmt::format("fd={},set={}", config.state_fd, kStateSet));
-    } else if (config.memory == Memory::from_file) {
+    add("-add-fd", fmt::format("fd={},set={}", config.state_fd, kStateSet));
+    if (config.restore) {
         add("-incoming", "defer");
     }
     argv.insert(argv.end(), {"-nodefaults", "-no-user-config", "-nographic", "-no-reboot"});

@@ -17,19 +17,17 @@ struct DiskFd {
     bool read_only = true;
 };
 
-// The guest's memory: anonymous; in a file that then is a snapshot's (written through); or a file
-// that is mapped privately and never written, with the machine waiting for `migrate-incoming`.
-enum class Memory { anonymous, to_file, from_file };
-
 struct VmConfig {
     std::string qemu; // absolute path of the binary
     model::Accel accel = model::Accel::tcg;
     std::uint32_t cpus = 1;
     std::uint64_t memory_bytes = 0;
     std::uint64_t tsc_khz = 0; // of the host; for TCG only
-    Memory memory = Memory::anonymous;
-    int memory_fd = -1; // but for anonymous; of memory_bytes. See src/ram/ram.c
-    int state_fd = -1;  // to_file: written by save_state(), open for writing alone
+    // Of memory_bytes, opened by way of src/ram/ram.cpp. Shared; or with `restore` mapped privately
+    // and never written, while the machine waits for `migrate-incoming`.
+    int memory_fd = -1;
+    bool restore = false;
+    int state_fd = -1; // where xen-save-devices-state writes; open for writing alone
     int kernel_fd = -1;
     int initrd_fd = -1;
     int qmp_fd = -1;            // connected stream sockets

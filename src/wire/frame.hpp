@@ -47,8 +47,9 @@ enum class FrameType : std::uint8_t {
     shutdown = 0x05, // shim: end all processes, sync, unmount, stop the machine
     ping = 0x06,     // shim: any payload
     pong = 0x07,     // agent: the same payload
-    quiesce = 0x08,  // shim: a snapshot is due; everything to the disk, unneeded memory given back
-    quiesced = 0x09, // agent: that has been done, and the agent writes nothing until the next Setup
+    quiesce = 0x08,  // shim: a snapshot is due: processes frozen, everything to the disk; with flag
+                     // kCompact also unneeded memory given back
+    quiesced = 0x09, // agent: done, and nothing more is written or run until the next Setup
 
     // A channel other than 0 on the guest channel; channel 0 on a session fd.
     open = 0x10,        // to the agent: a piece of an ExecRequest; flag kMore = not the last
@@ -67,6 +68,7 @@ enum class FrameType : std::uint8_t {
 
 enum class Stream : std::uint8_t { in = 0, out = 1, err = 2 };
 inline constexpr std::uint8_t kMore = 1;
+inline constexpr std::uint8_t kCompact = 1;
 
 struct Frame {
     std::uint32_t channel = 0;

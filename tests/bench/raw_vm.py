@@ -60,9 +60,14 @@ class RawVm:
 
     def _open(self, qemu_pid, number, argument):
         path = f"/proc/{qemu_pid}/fd/{number}"
+        if "mem-path=" in argument or "set=100" in argument:  # its memory, and for its state
+            fd = os.memfd_create("bench")
+            os.ftruncate(fd, os.stat(path).st_size)
+            return fd
         if "set=" in argument:
             # QEMU has moved it elsewhere: the layers of the disk, the last one writable.
-            last = max(int(n) for n in re.findall(r"\bset=(\d+)", " ".join(self.argv)))
+            sets = map(int, re.findall(r"\bset=(\d+)", " ".join(self.argv)))
+            last = max(number for number in sets if number < 100)
             name = "disk.qcow2" if f"set={last}" in argument else "root.raw"
             path = next(f"/proc/{qemu_pid}/fd/{fd}" for fd in os.listdir(f"/proc/{qemu_pid}/fd")
                         if os.readlink(f"/proc/{qemu_pid}/fd/{fd}").endswith("/" + name))

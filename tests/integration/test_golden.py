@@ -58,7 +58,7 @@ def test_the_second_of_a_shape_is_restored_and_is_itself(shape):
         one.sh("echo one > /root/file; sync")
         assert two.exec("cat", "/root/file").rc != 0
         # Nobody writes what they share.
-        assert os.stat(folder / "memory").st_mtime <= os.stat(folder / "golden.json").st_mtime
+        assert os.stat(folder / "memory").st_mtime <= os.stat(folder / "snapshot.json").st_mtime
     finally:
         one.remove()
         two.remove()
@@ -113,7 +113,7 @@ def test_a_damaged_one_is_answered_with_a_cold_boot(shape, damage):
     elif damage == "state missing":
         os.unlink(folder / "state")
     elif damage == "info is no JSON":
-        (folder / "golden.json").write_text("{")
+        (folder / "snapshot.json").write_text("{")
     else:
         spoil(folder / damage.split()[0])
     sandbox = create(*shape)

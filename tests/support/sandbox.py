@@ -65,6 +65,9 @@ class Sandbox:
 
 
 def create(*options, user=None, timeout=180):
+    """One that stays up while a test looks at its processes, unless the test says otherwise."""
+    if "--idle-timeout" not in options:
+        options = ("--idle-timeout", "0", *options)
     return Sandbox(wd_ok("create", "--json", *options, user=user, timeout=timeout).json)
 
 

@@ -21,7 +21,7 @@ TEST_CASE("a launch survives the way, with any bytes in its environment") {
         .qemu = "/usr/bin/qemu-system-x86_64",
         .cpus = 4,
         .memory_bytes = 1ull << 40,
-        .memory = MemorySource::from_snapshot,
+        .restore = true,
         .layers = {{.qcow2 = false, .read_only = true}, {.qcow2 = true, .read_only = false}},
         .hostname = "box",
         .machine_id = std::string(32, 'a'),
@@ -36,7 +36,7 @@ TEST_CASE("a launch survives the way, with any bytes in its environment") {
     CHECK(got->qemu == launch.qemu);
     CHECK(got->cpus == 4);
     CHECK(got->memory_bytes == 1ull << 40);
-    CHECK(got->memory == MemorySource::from_snapshot);
+    CHECK(got->restore);
     REQUIRE(got->layers.size() == 2);
     CHECK(!got->layers[0].qcow2);
     CHECK(got->layers[0].read_only);
@@ -63,14 +63,15 @@ TEST_CASE("the other requests survive the way") {
     REQUIRE(shutdown);
     REQUIRE(std::holds_alternative<Shutdown>(*shutdown));
     CHECK(std::get<Shutdown>(*shutdown).deadline_ms == 1234);
-    const auto snapshot = decode_request(encode(Request(Snapshot{})));
+    const auto snapshot = decode_request(encode(Request(Snapshot{.compact = true})));
     REQUIRE(snapshot);
-    CHECK(std::holds_alternative<Snapshot>(*snapshot));
+    REQUIRE(std::holds_alternative<Snapshot>(*snapshot));
+    CHECK(std::get<Snapshot>(*snapshot).compact);
 }
 
 TEST_CASE("events survive the way") {
-    for (const ShimState state :
-         {ShimState::waiting, ShimState::launching, ShimState::running, ShimState::ended}) {
+    for (const ShimState state : {ShimState::waiting, ShimState::launching, ShimState::running,
+                                  ShimState::snapshotting, ShimState::ended}) {
         const auto event = decode_event(encode(Event(Hello{.state = state, .sessions = 7})));
         REQUIRE(event);
         REQUIRE(std::holds_alternative<Hello>(*event));
@@ -97,9 +98,18 @@ TEST_CASE("events survive the way") {
     REQUIRE(std::holds_alternative<Ready>(*event));
     CHECK(encode(*event) == encode(Event(ready)));
 
-    const auto snapshotted = decode_event(encode(Event(Snapshotted{})));
+    const auto snapshotted = decode_event(encode(Event(Snapshotted{.dirty_bytes = 5})));
     REQUIRE(snapshotted);
-    CHECK(std::holds_alternative<Snapshotted>(*snapshotted));
+    REQUIRE(std::holds_alternative<Snapshotted>(*snapshotted));
+    CHECK(std::get<Snapshotted>(*snapshotted).dirty_bytes == 5);
+    const auto failed = decode_event(encode(Event(SnapshotFailed{.message = "no\x1b"})));
+    REQUIRE(failed);
+    REQUIRE(std::holds_alternative<SnapshotFailed>(*failed));
+    CHECK(std::get<SnapshotFailed>(*failed).message.find('\x1b') == std::string::npos);
+    const auto activity = decode_event(encode(Event(Activity{.sessions = 3})));
+    REQUIRE(activity);
+    REQUIRE(std::holds_alternative<Activity>(*activity));
+    CHECK(std::get<Activity>(*activity).sessions == 3);
 
     const Ended ended{.end = {.reason = model::EndReason::oom,
                               .detail = "the unit exceeded its limit",

@@ -34,7 +34,7 @@ void write(const fs::path& path, std::string_view text) {
 
 const Shape kShape{
     .cpus = 2, .memory_bytes = 512 * kMiB, .disk_bytes = 8 * kGiB + 1, .accel = model::Accel::kvm};
-const GoldenInfo kInfo{.stamp = "a\nb", .agent_version = "1", .kernel_release = "6"};
+const SnapshotInfo kInfo{.stamp = "a\nb", .agent_version = "1", .kernel_release = "6"};
 
 struct Goldens {
     Folder folder;
@@ -92,7 +92,7 @@ TEST_CASE("a golden snapshot is there when it is committed, and for its stamp al
 }
 
 TEST_CASE("a golden snapshot without a file, or with one that was changed, is not used") {
-    for (const char* const file : {"memory", "state", "disk.qcow2", "golden.json"}) {
+    for (const char* const file : {"memory", "state", "disk.qcow2", "snapshot.json"}) {
         CAPTURE(file);
         Goldens g;
         REQUIRE(commit_golden(g.staging, g.image, kShape, kInfo));

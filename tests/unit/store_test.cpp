@@ -33,6 +33,7 @@ store::SandboxRow full_row() {
     row.spec.cpus = 2;
     row.spec.memory_bytes = 1ull << 40;
     row.spec.disk_bytes = 3;
+    row.spec.idle_timeout = std::chrono::milliseconds(90);
     row.spec.labels = {{"a", "1"}, {"b", "☕"}};
     row.spec.env = {"A=1", "B=\xff\n'\"", "C="};
     row.owner_uid = 4'000'000'000u;
@@ -68,6 +69,7 @@ TEST_CASE("a row comes back as it was saved") {
     const auto want = full_row();
     CHECK(row.id == want.id);
     CHECK(row.spec.name == want.spec.name);
+    CHECK(row.spec.idle_timeout == want.spec.idle_timeout);
     CHECK(row.spec.labels == want.spec.labels);
     CHECK(row.spec.env == want.spec.env);
     CHECK(row.spec.memory_bytes == want.spec.memory_bytes);

@@ -1,12 +1,19 @@
 #include "vmm/command_line.hpp"
 #include "vmm/line_reader.hpp"
+#include "vmm/memory_image.hpp"
 #include "vmm/qmp_client.hpp"
 #include "vmm/qmp_message.hpp"
 #include "vmm/tsc.hpp"
 
 #include "util/fd.hpp"
 
+#include <csignal>
+#include <cstring>
+
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
@@ -64,6 +71,8 @@ VmConfig config() {
             .cpus = 1,
             .memory_bytes = 512ull << 20,
             .tsc_khz = 2'000'000,
+            .memory_fd = 15,
+            .state_fd = 16,
             .kernel_fd = 10,
             .initrd_fd = 11,
             .qmp_fd = 12,
@@ -80,8 +89,9 @@ TEST_CASE("command line: TCG, one processor, no disk (the probe)") {
               "-cpu max,-erms,-fsrm\n"
               "-smp 1\n"
               "-m size=512M\n"
-              "-object memory-backend-ram,id=ram0,size=512M,share=off\n"
-              "-global migration.send-configuration=off\n" +
+              "-object memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/15,share=on\n"
+              "-global migration.send-configuration=off\n"
+              "-add-fd fd=16,set=100\n" +
               middle(kSandbox, " tsc=reliable tsc_early_khz=2000000 lpj=8000000") + kEnd);
 }
 
@@ -99,8 +109,10 @@ TEST_CASE("command line: KVM, four processors, image and layer") {
               "-cpu host\n"
               "-smp 4\n"
               "-m size=1073745920B\n"
-              "-object memory-backend-ram,id=ram0,size=1073745920B,share=off\n"
-              "-global migration.send-configuration=off\n" +
+              "-object memory-backend-file,id=ram0,size=1073745920B,mem-path=/proc/self/fd/15,"
+              "share=on\n"
+              "-global migration.send-configuration=off\n"
+              "-add-fd fd=16,set=100\n" +
               middle("", "") +
               R"(-add-fd fd=20,set=1
 -blockdev {"driver":"file","node-name":"f0","filename":"/dev/fdset/1","read-only":true,"locking":"off","aio":"threads","cache":{"direct":false,"no-flush":false},"discard":"ignore"}
@@ -130,23 +142,22 @@ TEST_CASE("command line: TCG with several processors, three layers, the lowest a
     CHECK(text.find("drive=l2,") != text.npos);
 }
 
-TEST_CASE("command line: memory in a file that becomes a snapshot's, and from one") {
+TEST_CASE("command line: memory of its own, and that of a snapshot") {
     VmConfig vm = config();
     vm.memory_fd = 40;
     vm.state_fd = 41;
-    vm.memory = Memory::to_file;
     const std::string made = lines(command_line(vm));
     CHECK(made.find("-object memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/40,"
                     "share=on\n") != made.npos);
     CHECK(made.find("-add-fd fd=41,set=100\n") != made.npos);
     CHECK(made.find("-incoming") == made.npos);
     CHECK(save_state_arguments() == R"({"filename":"/dev/fdset/100","live":false})");
-    vm.memory = Memory::from_file;
+    vm.restore = true;
     const std::string restored = lines(command_line(vm));
     CHECK(restored.find("-object memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/40,"
                         "share=off\n") != restored.npos);
     CHECK(restored.find("-incoming defer\n") != restored.npos);
-    CHECK(restored.find("set=100") == restored.npos);
+    CHECK(restored.find("-add-fd fd=41,set=100\n") != restored.npos);
     CHECK(load_state_arguments(41) == R"({"uri":"fd:41"})");
 }
 
@@ -322,4 +333,76 @@ TEST_CASE("QMP client: a handler may destroy it") {
     REQUIRE(peer.client->execute("x", [&](const Result<void>&) { peer.client.reset(); }));
     peer.say("{\"return\":{},\"id\":1}\n{\"event\":\"STOP\"}\nnonsense\n");
     CHECK(peer.log.empty());
+}
+
+TEST_CASE("memory image: the file, and over it what a process wrote to its private pages") {
+    constexpr std::uint64_t kBytes = 64ull << 20;
+    constexpr std::uint64_t kPage = 4096;
+    const Fd base(::memfd_create("base", MFD_CLOEXEC));
+    const Fd out(::memfd_create("out", MFD_CLOEXEC));
+    REQUIRE(::ftruncate(base.get(), kBytes) == 0);
+    const std::string a(kPage, 'a');
+    const std::string b(kPage, 'b');
+    const auto put = [&](std::uint64_t page) {
+        REQUIRE(::pwrite(base.get(), a.data(), kPage, static_cast<off_t>(page * kPage)) == kPage);
+    };
+    put(0);
+    put(1);
+    put(2);
+    put(9000);
+    const auto page_of = [&](int fd, std::uint64_t page) {
+        std::string text(kPage, '?');
+        REQUIRE(::pread(fd, text.data(), kPage, static_cast<off_t>(page * kPage)) == kPage);
+        return text;
+    };
+    SUBCASE("shared") {
+        const auto stats =
+            write_memory_image({.fd = base.get(), .shared = true, .bytes = kBytes}, out.get());
+        REQUIRE(stats);
+        CHECK(stats->base_bytes == 4 * kPage);
+        CHECK(page_of(out.get(), 2) == a);
+        CHECK(page_of(out.get(), 9000) == a);
+        CHECK(page_of(out.get(), 3) == std::string(kPage, '\0'));
+    }
+    SUBCASE("private") {
+        int ready[2];
+        REQUIRE(::pipe(ready) == 0);
+        const pid_t child = ::fork();
+        if (child == 0) {
+            auto* const memory = static_cast<char*>(
+                ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, base.get(), 0));
+            std::memset(memory + kPage, 'b', kPage);        // changed
+            std::memset(memory + 2 * kPage, 0, kPage);      // cleared
+            std::memset(memory + 5000 * kPage, 'b', kPage); // where there was none
+            std::memset(memory + 5001 * kPage, 0, kPage);   // touched, and still zeros
+            (void)*static_cast<volatile char*>(memory);     // only read
+            (void)!::write(ready[1], "x", 1);
+            ::pause();
+            ::_exit(0);
+        }
+        char byte = 0;
+        REQUIRE(::read(ready[0], &byte, 1) == 1);
+        const auto stats = write_memory_image(
+            {.fd = base.get(), .shared = false, .qemu = child, .bytes = kBytes}, out.get());
+        ::kill(child, SIGKILL);
+        ::waitpid(child, nullptr, 0);
+        REQUIRE(stats);
+        CHECK(stats->dirty_bytes == 4 * kPage);
+        CHECK(page_of(out.get(), 0) == a);
+        CHECK(page_of(out.get(), 1) == b);
+        CHECK(page_of(out.get(), 2) == std::string(kPage, '\0'));
+        CHECK(page_of(out.get(), 5000) == b);
+        CHECK(page_of(out.get(), 9000) == a);
+        CHECK(page_of(base.get(), 1) == a);
+        struct stat info {};
+        REQUIRE(::fstat(out.get(), &info) == 0);
+        CHECK(static_cast<std::uint64_t>(info.st_blocks) * 512 <= 4 * kPage); // holes
+        // And one that is not there any more, or maps something else, is an error.
+        CHECK(!write_memory_image(
+            {.fd = base.get(), .shared = false, .qemu = child, .bytes = kBytes}, out.get()));
+        CHECK(!write_memory_image(
+            {.fd = base.get(), .shared = false, .qemu = ::getpid(), .bytes = kBytes}, out.get()));
+        ::close(ready[0]);
+        ::close(ready[1]);
+    }
 }

@@ -32,12 +32,13 @@ void SandboxObject::Exec(sdbus::Result<sdbus::UnixFd>&& result, std::vector<std:
     service_.admit_to(
         getObject(), INTERFACE_NAME, "Exec", id_, reply,
         [reply, request = std::move(*request)](const bus::Sender&, sandbox::Sandbox& sandbox) {
-            auto session = sandbox.exec(request);
-            if (session) {
-                reply(bus::give_fd(std::move(*session)));
-            } else {
-                reply.fail(session.error());
-            }
+            sandbox.exec(request, [reply](Result<Fd> session) {
+                if (session) {
+                    reply(bus::give_fd(std::move(*session)));
+                } else {
+                    reply.fail(session.error());
+                }
+            });
         });
 }
 
@@ -51,6 +52,20 @@ void SandboxObject::Stop(sdbus::Result<>&& result, bus::Dict options) {
     service_.admit_to(getObject(), INTERFACE_NAME, "Stop", id_, reply,
                       [reply, deadline = *deadline](const bus::Sender&, sandbox::Sandbox& sandbox) {
                           sandbox.stop(deadline, [reply](const Result<void>& done) {
+                              done ? reply() : reply.fail(done.error());
+                          });
+                      });
+}
+
+void SandboxObject::Standby(sdbus::Result<>&& result, bus::Dict options) {
+    const Reply<> reply(std::move(result));
+    if (auto good = read_no_options(options); !good) {
+        reply.fail(good.error());
+        return;
+    }
+    service_.admit_to(getObject(), INTERFACE_NAME, "Standby", id_, reply,
+                      [reply](const bus::Sender&, sandbox::Sandbox& sandbox) {
+                          sandbox.park([reply](const Result<void>& done) {
                               done ? reply() : reply.fail(done.error());
                           });
                       });

@@ -20,6 +20,7 @@ private:
     void Exec(sdbus::Result<sdbus::UnixFd>&& result, std::vector<std::string> argv,
               bus::Dict options) override;
     void Stop(sdbus::Result<>&& result, bus::Dict options) override;
+    void Standby(sdbus::Result<>&& result, bus::Dict options) override;
     void Start(sdbus::Result<bus::Dict>&& result, bus::Dict options) override;
     void Remove(sdbus::Result<>&& result, bus::Dict options) override;
     void Inspect(sdbus::Result<bus::Dict>&& result) override;

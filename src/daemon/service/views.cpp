@@ -12,6 +12,7 @@ using Labels = std::map<std::string, std::string>;
 using Texts = std::vector<std::string>;
 
 constexpr std::size_t kMaxToken = 64;
+constexpr std::uint64_t kMaxIdleMs = 366ull * 24 * 3600 * 1000;
 constexpr std::size_t kMaxPathLength = 4096; // PATH_MAX, cwd
 constexpr std::size_t kMaxUser = 256;
 constexpr std::uint64_t kMaxTimeoutMs = 30ull * 24 * 3600 * 1000;
@@ -82,11 +83,20 @@ Result<CreateOptions> read_create_options(const bus::Dict& dict, const config::D
     spec.cpus = reader.take<std::uint32_t>("cpus").value_or(defaults.cpus);
     spec.memory_bytes = reader.take<std::uint64_t>("memory").value_or(defaults.memory_bytes);
     spec.disk_bytes = reader.take<std::uint64_t>("disk").value_or(defaults.disk_bytes);
+    const auto idle = reader.take<std::uint64_t>("idle_timeout_ms");
+    spec.idle_timeout =
+        idle ? std::chrono::milliseconds(std::min(*idle, kMaxIdleMs)) : defaults.idle_timeout;
     spec.labels = reader.take<Labels>("labels").value_or(Labels{});
     spec.env = reader.take<Texts>("env").value_or(Texts{});
     options.token = reader.take<std::string>("token").value_or("");
     if (auto good = reader.finish(); !good) {
         return fail(std::move(good).error());
+    }
+    if (idle && *idle > kMaxIdleMs) {
+        return fail(
+            ErrorCode::invalid_argument,
+            fmt::format("an idle timeout of {} ms; the limit is {} (a year), and 0 is never", *idle,
+                        kMaxIdleMs));
     }
     if (name && name->empty()) {
         return fail(ErrorCode::invalid_argument,
@@ -189,6 +199,7 @@ bus::Dict view_of_sandbox(const sandbox::Sandbox& sandbox, const sandbox::Paths&
         .add("cpus", row.spec.cpus)
         .add("memory_bytes", row.spec.memory_bytes)
         .add("disk_bytes", row.spec.disk_bytes)
+        .add("idle_timeout_ms", static_cast<std::uint64_t>(row.spec.idle_timeout.count()))
         .add("labels", row.spec.labels)
         .add("env_names", env_names(row.spec.env))
         .add("unit", sandbox.unit())

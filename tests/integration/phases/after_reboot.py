@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import time
 
 import pytest
 
@@ -48,6 +49,16 @@ def test_they_start_with_disk_identity_and_environment(notes, left):
     assert running.sh("cat /etc/machine-id; printenv KEPT").split() == \
         [notes["machine_ids"][running.id], "environment"]
     assert left[1].sh("nproc") == "2"
+
+
+def test_the_parked_one_wakes_as_it_was(notes):
+    parked = Sandbox(notes["parked"])
+    assert parked.state == "standby"
+    assert parked.sh("cat /run/file; printenv KEPT; readlink /proc/$(cat /run/pid)/cwd").split("\n") \
+        == ["not on the disk", "in memory", "/run/dir"]
+    assert parked.inspect()["boot_path"] == "wake"
+    assert abs(float(parked.sh("date +%s")) - time.time()) < 60
+    parked.remove()
 
 
 def test_they_can_be_removed(left):

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-HELLO, SETUP, READY, FAILED, SHUTDOWN, PING, PONG = range(1, 8)
+HELLO, SETUP, READY, FAILED, SHUTDOWN, PING, PONG, QUIESCE, QUIESCED = range(1, 10)
 (OPEN, OPENED, OPEN_FAILED, DATA, EOF, CREDIT, SIGNAL, EXIT, DETACH, CLOSE,
  ERROR) = range(0x10, 0x1b)
 IN, OUT, ERR = range(3)
@@ -132,7 +132,7 @@ class Shim:
         """layers: (fd, qcow2, read_only)"""
         log_fd = os.open(f"/proc/self/fd/{self.log.fileno()}", os.O_RDWR | os.O_APPEND)
         message = dict(op="launch", accel="tcg", qemu=qemu, cpus=1, memory_bytes=256 << 20,
-                       memory="anonymous",
+                       restore=False,
                        layers=[dict(qcow2=q, read_only=r) for _, q, r in layers],
                        hostname="box", machine_id="0" * 32, env=["A=1"], boot_timeout_ms=60000,
                        probe=False)

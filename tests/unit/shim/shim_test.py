@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 """workdir-shim as a whole against a QEMU that does what each test says (fake_qemu.py)."""
 
+import json
 import os
 import signal
 import socket
 import struct
 import sys
+import tempfile
 import textwrap
 import time
 import unittest
@@ -97,9 +99,9 @@ class Launching(ShimTest):
             power_off()
             """)
         self.ended("stopped", 0)
-        # kernel (also opened as the scenario), initrd and disk; qmp, agent and console
+        # kernel (also opened as the scenario), initrd, disk, memory and state; qmp, agent and console
         text = self.shim.stderr_text()
-        self.assertRegex(text, r"null True sockets 3 memfd [34] env \['LC_ALL', 'PATH'.*\] "
+        self.assertRegex(text, r"null True sockets 3 memfd [56] env \['LC_ALL', 'LD_PRELOAD', 'PATH'.*\] "
                                r"score 500 blocked True")
 
     def test_probe_is_ready_at_hello(self):
@@ -117,7 +119,7 @@ class Launching(ShimTest):
     def test_launch_with_too_few_descriptors(self):
         self.shim.request([0], op="launch", accel="tcg", qemu="/bin/true", cpus=1,
                           memory_bytes=1 << 28, layers=[], hostname="", machine_id="", env=[],
-                          boot_timeout_ms=1000, probe=True, memory="anonymous")
+                          boot_timeout_ms=1000, probe=True, restore=False)
         self.ended("vmm-crash", 47, "1 file descriptors", False)
 
     def test_qemu_exits_at_once(self):
@@ -305,6 +307,82 @@ class Ending(ShimTest):
         self.assertEqual(self.shim.wait(), 0)
 
 
+class Snapshots(ShimTest):
+    QUIET = """
+        ram = int(os.environ["WORKDIR_RAM"].rsplit("/", 1)[1])
+        state = int(re.search(r"fd=(\\d+),set=100", " ".join(sys.argv))[1])
+        os.pwrite(ram, b"A" * 4096, 1 << 20)
+        agent.expect(QUIESCE)
+        agent.send(0, QUIESCED)
+        qmp.answer("stop")
+        """
+
+    def snapshot(self):
+        memory, state = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+        self.shim.request([memory.fileno(), state.fileno()], op="snapshot", compact=False)
+        return memory, state
+
+    def test_files_are_complete_and_then_it_ends(self):
+        self.run_guest(self.QUIET + """
+        os.write(state, b"STATE")
+        qmp.answer("xen-save-devices-state")
+        qmp.answer("quit")
+        power_off("host-qmp-quit")
+        """)
+        memory, state = self.snapshot()
+        self.assertEqual(self.shim.event("snapshotted")["dirty_bytes"], 4096)
+        self.ended("stopped", 0, "its snapshot is complete")
+        self.assertEqual(os.pread(state.fileno(), 100, 0), b"STATE")
+        self.assertEqual(os.fstat(memory.fileno()).st_size, 256 << 20)
+        self.assertEqual(os.pread(memory.fileno(), 8192, 1 << 20), b"A" * 4096 + bytes(4096))
+        self.assertLess(os.fstat(memory.fileno()).st_blocks * 512, 1 << 20)
+
+    def test_what_fails_is_undone(self):
+        self.run_guest(self.QUIET + """
+        qmp.answer("xen-save-devices-state", error="no space")
+        qmp.answer("cont")
+        agent.expect(SETUP)
+        agent.send(0, READY, payload=fields(5_000_000, 1_000_000, 1 << 30))
+        forever()
+        """)
+        self.snapshot()
+        self.assertIn("no space", self.shim.event("snapshot_failed")["message"])
+        self.shim.connect()
+        self.assertEqual(self.shim.event("hello")["state"], "running")
+
+    def test_a_state_that_is_not_there_is_a_failure(self):
+        self.run_guest(self.QUIET + """
+        qmp.answer("xen-save-devices-state")
+        qmp.answer("cont")
+        forever()
+        """)
+        self.snapshot()
+        self.shim.request([], op="shutdown", deadline_ms=0)
+        self.ended("stopped", 0)
+
+    def test_a_guest_that_is_never_quiet_runs_on(self):
+        self.run_guest("""
+        agent.expect(QUIESCE)
+        agent.expect(SETUP)
+        agent.send(0, QUIESCED)
+        agent.send(0, READY, payload=fields(5_000_000, 1_000_000, 1 << 30))
+        channel, _ = accept()
+        agent.expect(DETACH)
+        agent.expect(QUIESCE)
+        forever()
+        """, boot_timeout_ms=1000)
+        self.snapshot()
+        self.assertIn("in time", self.shim.event("snapshot_failed")["message"])
+        session = self.shim.session()
+        session.expect(OPENED)
+        self.snapshot()
+        self.assertIn("1 session", self.shim.event("snapshot_failed")["message"])
+        session.send(0, DETACH)
+        self.assertEqual(self.shim.event("activity")["sessions"], 0)
+        self.snapshot()
+        self.assertIn("in time", self.shim.event("snapshot_failed")["message"])
+
+
 class Control(ShimTest):
     def test_new_connection_replaces_the_old(self):
         self.run_guest("channel, _ = accept(); agent.expect(DETACH); forever()")
@@ -316,7 +394,8 @@ class Control(ShimTest):
         self.assertEqual((hello["state"], hello["sessions"]), ("running", 1))
         self.shim.event("ready")
         old.settimeout(5)
-        self.assertEqual(old.recv(10), b"")
+        while said := old.recv(1 << 18):
+            self.assertEqual(json.loads(said)["op"], "activity")
         session.send(0, DETACH)
         self.assertIsNone(session.receive())
 
