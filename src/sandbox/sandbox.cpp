@@ -419,6 +419,7 @@ void Sandbox::on_gone(const control::Ended& ended) {
     adopted_guard_.reset();
     idle_.reset();
     sessions_ = 0;
+    failed_parks_ = 0;
     row_.invocation_id.clear();
     if (park_ && park_->snapshotted && ended.end.reason == model::EndReason::stopped &&
         row_.state == model::State::parking) {

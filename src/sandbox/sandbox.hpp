@@ -134,6 +134,7 @@ private:
     std::unique_ptr<Machine> machine_;
     std::unique_ptr<Park> park_;
     std::uint32_t sessions_ = 0;
+    unsigned failed_parks_ = 0; // of this unit
     event::Timer idle_;
     std::vector<Done> waiting_; // for it to run
     std::vector<Done> stopping_;

@@ -24,6 +24,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// By itself it is not tried more often in the life of a unit. Each time the shim is given two
+// files, and one in the wrong hands could keep them open, removed as they are, until the disk is
+// full.
+constexpr unsigned kMostFailedParks = 3;
+
 // Also for memory on a slow disk: 32 MiB a second.
 std::chrono::milliseconds write_deadline(std::uint64_t memory_bytes) {
     return 60s + std::chrono::seconds(memory_bytes / (32 * kMiB));
@@ -143,6 +148,7 @@ void Sandbox::on_snapshot_failed(const std::string& why) {
     }
     const auto park = std::exchange(park_, nullptr);
     log::warning(fmt::format("not parked: {}", why), row_.id);
+    ++failed_parks_;
     discard_standby();
     set_state(model::State::running);
     save();
@@ -322,7 +328,7 @@ void Sandbox::on_activity(std::uint32_t sessions) {
 
 void Sandbox::watch_idle() {
     idle_.reset();
-    if (row_.state != model::State::running || sessions_ > 0 ||
+    if (row_.state != model::State::running || sessions_ > 0 || failed_parks_ >= kMostFailedParks ||
         row_.spec.idle_timeout.count() == 0) {
         return;
     }
