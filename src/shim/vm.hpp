@@ -18,6 +18,16 @@
 
 namespace wd::shim {
 
+// A snapshot that is being made.
+struct Snapshotting {
+    bool compact = false;
+    Fd memory;
+    Fd state;
+    bool quiesced = false;
+    std::string failure; // it is being thawed, and then this is said
+    event::Timer timer;
+};
+
 class Vm : public GuestChannel::Handler {
 public:
     // Calls come from the loop. None may destroy the Vm.
@@ -97,14 +107,6 @@ private:
     std::unique_ptr<Console> console_;
     std::unique_ptr<GuestChannel> guest_;
 
-    struct Snapshotting {
-        bool compact = false;
-        Fd memory;
-        Fd state;
-        bool quiesced = false;
-        std::string failure; // it is being thawed, and then this is said
-        event::Timer timer;
-    };
     std::optional<Snapshotting> snapshot_;
     bool thawing_ = false; // a snapshot was given up; the guest has not said so far that it runs
     std::unique_ptr<SnapshotWriter> writer_;

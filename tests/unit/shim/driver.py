@@ -2,6 +2,7 @@
 
 import array
 import collections
+import fcntl
 import json
 import os
 import select
@@ -9,6 +10,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import termios
 import time
 
 HELLO, SETUP, READY, FAILED, SHUTDOWN, PING, PONG, QUIESCE, QUIESCED = range(1, 10)
@@ -116,6 +118,13 @@ class Shim:
     def request(self, fds=(), **message):
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.control.sendmsg([json.dumps(message).encode()], ancillary)
+
+    def wait_until_read(self, timeout=60):
+        """The shim has taken all requests from the socket (SIOCOUTQ, unix(7))."""
+        until = time.monotonic() + timeout
+        while struct.unpack("i", fcntl.ioctl(self.control, termios.TIOCOUTQ, bytes(4)))[0] > 0:
+            assert time.monotonic() < until, "the shim does not read its requests"
+            time.sleep(0.01)
 
     def event(self, op=None, timeout=120):
         """The next event; with `op`, the next of that name (what comes before it is dropped)."""
