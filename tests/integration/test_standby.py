@@ -17,7 +17,7 @@ daemon_may_restart = True
 # A process that holds state in memory alone: it writes its own number of steps, twenty a second.
 COUNTER = ("(n=0; while :; do n=$((n+1)); echo $n > /run/counter.new; "
            "mv /run/counter.new /run/counter; sleep 0.05; done) >/dev/null 2>&1 </dev/null & "
-           "echo $! > /run/counter.pid")
+           "echo $! > /run/counter.pid; while [ ! -e /run/counter ]; do sleep 0.02; done")
 
 
 @pytest.fixture
