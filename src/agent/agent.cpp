@@ -246,9 +246,12 @@ Outcome<wire::Ready> Agent::set_up(const wire::Setup& setup, std::uint64_t recei
         root_ = *root;
     }
     const std::uint64_t mounted = boot_ns();
-    if (auto done = set_identity(setup); !done) {
+    // A guest that comes back under its own names keeps what its users have made of them since.
+    const std::string names = std::string(setup.hostname) + '\n' + std::string(setup.machine_id);
+    if (auto done = set_identity(setup, names != names_); !done) {
         return pass_on(done.error());
     }
+    names_ = names;
     if (!execs_) {
         auto cgroups = CgroupTree::create(poller_);
         if (!cgroups) {

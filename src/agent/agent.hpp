@@ -50,6 +50,7 @@ private:
     std::uint64_t start_ns_;
     State state_ = State::fresh;
     bool mounted_ = false;
+    std::string names_; // as set last
     Root root_;
     wire::Bytes setup_; // the pieces so far
     Drains drains_;

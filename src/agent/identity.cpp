@@ -103,12 +103,14 @@ Outcome<void> set_clock(const wire::Setup& setup, std::uint64_t received_ns) {
     return {};
 }
 
-Outcome<void> set_identity(const wire::Setup& setup) {
+Outcome<void> set_identity(const wire::Setup& setup, bool names) {
     if (auto done = seed_random(setup.random); !done) {
         return done;
     }
-    if (auto done = set_names(setup); !done) {
-        return done;
+    if (names) {
+        if (auto done = set_names(setup); !done) {
+            return done;
+        }
     }
     return loopback_up();
 }

@@ -44,6 +44,12 @@ tl::unexpected<Error> damaged(const fs::path& folder, std::string_view why) {
     return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", folder.string(), why));
 }
 
+// A host that is out of memory or descriptors just now has not damaged anything.
+tl::unexpected<Error> missing_or_unreadable(const fs::path& folder, const Error& error) {
+    return error.errnum == ENOENT || error.code == ErrorCode::limit ? damaged(folder, error.message)
+                                                                    : fail(error);
+}
+
 } // namespace
 
 Result<void> seal_snapshot(const fs::path& folder, const SnapshotFiles& files,
@@ -72,7 +78,7 @@ Result<SnapshotInfo> open_snapshot(const fs::path& folder, const SnapshotFiles& 
     }
     auto text = read_file(folder / kInfo, kMaxInfoBytes);
     if (!text) {
-        return damaged(folder, text.error().message);
+        return missing_or_unreadable(folder, text.error());
     }
     const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
     const auto word = [&](const char* key) {
@@ -92,7 +98,7 @@ Result<SnapshotInfo> open_snapshot(const fs::path& folder, const SnapshotFiles& 
     for (const std::string& file : files) {
         const auto print = print_of(folder / file);
         if (!print) {
-            return damaged(folder, print.error().message);
+            return missing_or_unreadable(folder, print.error());
         }
         if (!json.contains(file) || json[file] != *print) {
             return damaged(folder, fmt::format("{} was changed", file));

@@ -170,8 +170,12 @@ Result<void> Goldens::prepare() {
         return fail_errno(errno, fmt::format("make {}", making.staging.string()));
     }
     auto guard = event::Timer::create(loop_, config_.vmm.boot_timeout + kSnapshotGrace, [this] {
-        wanted_.front()->machine->kill(
-            {.reason = model::EndReason::timeout, .detail = "it was not done in time"});
+        if (Machine* const machine = wanted_.front()->machine.get()) {
+            machine->kill(
+                {.reason = model::EndReason::timeout, .detail = "it was not done in time"});
+        } else {
+            finish(fail(ErrorCode::timeout, "its disk was not made in time"));
+        }
     });
     if (!guard) {
         return fail(std::move(guard).error());

@@ -88,6 +88,10 @@ Result<void> Machine::launch(const control::Launch& launch, const std::vector<in
 }
 
 Result<void> Machine::snapshot(const control::Snapshot& snapshot, int memory, int state) {
+    // A Hello that comes after the request means another connection then, which it did not reach.
+    if (!greeted_) {
+        return fail(ErrorCode::unreachable, "the sandbox's shim has not answered yet");
+    }
     return send(snapshot, {memory, state});
 }
 
@@ -104,6 +108,7 @@ Result<void> Machine::connect() {
         return fail(std::move(connection).error());
     }
     connection_ = std::move(*connection);
+    greeted_ = false;
     auto io = event::Io::create(loop_, connection_.get(), EPOLLIN,
                                 [this](std::uint32_t) { on_socket(); });
     if (!io) {
@@ -150,6 +155,7 @@ void Machine::on_event(const control::Event& event) {
         was_ready_ = true;
         listener_.on_ready(*ready);
     } else if (const auto* hello = std::get_if<control::Hello>(&event)) {
+        greeted_ = true;
         tell(listener_.on_hello, *hello);
     } else if (const auto* activity = std::get_if<control::Activity>(&event)) {
         tell(listener_.on_activity, *activity);

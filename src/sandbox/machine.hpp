@@ -107,6 +107,7 @@ private:
     bool query_running_ = false;
     bool query_again_ = false;
     int reconnects_ = 0;
+    bool greeted_ = false; // the shim has said Hello on this connection
     std::shared_ptr<bool> alive_ = std::make_shared<bool>(true); // for replies of PID 1
 };
 

@@ -123,6 +123,10 @@ Result<std::string> Manager::create(model::SandboxSpec spec, std::uint32_t owner
 }
 
 void Manager::start(Sandbox& sandbox, Sandbox::Done done) {
+    if (sandbox.is_parking_or_waking()) {
+        sandbox.when_running(std::move(done));
+        return;
+    }
     if (sandbox.state() != model::State::stopped && sandbox.state() != model::State::failed &&
         sandbox.state() != model::State::standby) {
         done(fail(

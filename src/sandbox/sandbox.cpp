@@ -137,7 +137,9 @@ Result<void> Sandbox::prepare_boot() {
             return done;
         }
     } else if (boot_->waking) {
-        choose_wake();
+        if (auto done = choose_wake(); !done) {
+            return done;
+        }
     }
     auto guard =
         event::Timer::create(context_.loop, context_.config.vmm.boot_timeout + kBootGrace, [this] {
@@ -342,10 +344,13 @@ void Sandbox::on_ready(const control::Ready& ready) {
                                                 : boot_->golden  ? &boot_->golden->info
                                                 : boot_->standby ? &*boot_->standby
                                                                  : nullptr;
-    row_.agent_version =
-        restored != nullptr ? restored->agent_version : printable(ready.agent_version, 64);
-    row_.kernel_release =
-        restored != nullptr ? restored->kernel_release : printable(ready.kernel_release, 64);
+    if (restored != nullptr) {
+        row_.agent_version = restored->agent_version;
+        row_.kernel_release = restored->kernel_release;
+    } else if (!ready.agent_version.empty()) { // a restored guest does not say hello again
+        row_.agent_version = printable(ready.agent_version, 64);
+        row_.kernel_release = printable(ready.kernel_release, 64);
+    }
     row_.invocation_id = machine_->invocation_id();
     if (!boot_) { // adopted in the middle of its boot, whose figures are lost
         adopted_guard_.reset();
@@ -393,6 +398,7 @@ void Sandbox::on_ready(const control::Ready& ready) {
     discard_standby();
     watch_idle();
     boot->done({});
+    answer_waiting({});
     if (boot->fresh && restored == nullptr) {
         context_.goldens.want(*boot->image, shape()); // for the next one
     }
@@ -453,6 +459,13 @@ void Sandbox::on_gone(const control::Ended& ended) {
         purge();
         return;
     }
+    if (row_.state == model::State::starting && stopping_.empty() && has_standby()) {
+        set_state(model::State::standby); // a wake that the last workdird had begun
+        save();
+        answer_waiting(fail(ErrorCode::start_failed,
+                            fmt::format("{} was not woken: {}", row_.id, row_.end.detail)));
+        return;
+    }
     discard_standby();
     const bool in_order = ended.end.reason == model::EndReason::stopped;
     log::notice(fmt::format("ended: {} ({})", model::to_string(ended.end.reason), ended.end.detail),
@@ -493,7 +506,8 @@ void Sandbox::end_boot(Error error) {
     }
     save();
     finish_stops({});
-    boot->done(fail(std::move(error)));
+    boot->done(fail(error));
+    answer_waiting(fail(error));
 }
 
 void Sandbox::record_end(model::End end) {
@@ -632,6 +646,9 @@ Result<void> Sandbox::guard_adopted_boot() {
 Result<void> Sandbox::adopt(const pid1::UnitState& unit_state) {
     row_.invocation_id = unit_state.invocation_id;
     make_machine();
+    if (row_.state == model::State::parking) {
+        adopt_park();
+    }
     if (auto done = machine_->adopt(); !done) {
         // The unit runs but its shim cannot be reached: it is of no use any more.
         log::warning(fmt::format("cannot adopt: {}", done.error().message), row_.id);
@@ -641,8 +658,6 @@ Result<void> Sandbox::adopt(const pid1::UnitState& unit_state) {
     if (row_.state == model::State::running) {
         discard_standby(); // a wake, and then workdird ended
         watch_idle();
-    } else if (row_.state == model::State::parking) {
-        adopt_park();
     } else if (row_.state == model::State::stopping) {
         machine_->shutdown(std::chrono::seconds(10));
     } else if (row_.state == model::State::deleting) {
@@ -665,7 +680,7 @@ void Sandbox::ended_while_away(const pid1::UnitState& unit_state) {
     row_.invocation_id.clear();
     // In the middle of a wake; or parked, and the last workdird could not write that down any more.
     if ((row_.state == model::State::starting || row_.state == model::State::parking) &&
-        ::access((context_.paths.standby(row_.id)).c_str(), F_OK) == 0) {
+        has_standby()) {
         set_state(model::State::standby);
         save();
         return;

@@ -67,6 +67,11 @@ public:
     // To standby; also of one that is there. Error: wrong_state; or why it runs on.
     void park(Done done);
 
+    // In standby it is woken, and a park or wake that is under way is waited for. Error:
+    // wrong_state.
+    void when_running(Done done);
+    bool is_parking_or_waking() const;
+
     // The other end of the returned socket is with the shim. Wakes it from standby. Error:
     // wrong_state, unreachable, or why it could not be woken.
     void exec(const wire::ExecRequest& request, std::function<void(Result<Fd>)> done);
@@ -111,9 +116,9 @@ private:
     void on_snapshot_failed(const std::string& why);
     void on_parked_machine_gone();
     void end_park(Result<void> sealed);
-    void choose_wake();
+    Result<void> choose_wake();
+    bool has_standby() const;
     void discard_standby();
-    void when_running(Done done);
     void answer_waiting(const Result<void>& result);
     void on_activity(std::uint32_t sessions);
     void watch_idle();

@@ -29,11 +29,24 @@ struct Sandbox::Boot {
 
 // From the request to a folder that is complete, or to a guest that runs on.
 struct Sandbox::Park {
+    Park() = default;
+    Park(const Park&) = delete;
+    Park& operator=(const Park&) = delete;
+    ~Park() { promised_bytes -= promised; }
+
     std::vector<Done> done;
     bool snapshotted = false;
     std::uint64_t dirty_bytes = 0;
     std::uint64_t asked_us = 0;
     event::Timer guard;
+
+    // Of disk, as long as it is being parked; and of all that are.
+    void promise(std::uint64_t bytes) {
+        promised = bytes;
+        promised_bytes += bytes;
+    }
+    std::uint64_t promised = 0;
+    static inline std::uint64_t promised_bytes = 0;
 };
 
 } // namespace wd::sandbox

@@ -29,9 +29,9 @@ using namespace std::chrono_literals;
 // full.
 constexpr unsigned kMostFailedParks = 3;
 
-// Also for memory on a slow disk: 32 MiB a second.
+// For a shim that hangs. Many may be written at once, to a slow disk: a MiB a second each.
 std::chrono::milliseconds write_deadline(std::uint64_t memory_bytes) {
-    return 60s + std::chrono::seconds(memory_bytes / (32 * kMiB));
+    return 120s + std::chrono::seconds(memory_bytes / kMiB);
 }
 
 image::SnapshotFiles snapshot_files() {
@@ -80,7 +80,10 @@ Result<void> Sandbox::begin_park() {
     if (!space) {
         return fail(std::move(space).error());
     }
-    const std::uint64_t need = row_.spec.memory_bytes + context_.config.limits.disk_reserve_bytes;
+    // Others that are being parked have not taken all of theirs yet.
+    const std::uint64_t need =
+        Park::promised_bytes + row_.spec.memory_bytes + context_.config.limits.disk_reserve_bytes;
+    park_->promise(row_.spec.memory_bytes);
     if (space->free_bytes < need) {
         return fail(ErrorCode::disk_full,
                     fmt::format("{} is free below {}; the memory of {} may take {}, and {} stay "
@@ -254,23 +257,38 @@ void Sandbox::discard_standby() {
 
 // ---- and back
 
-// Without what it can be restored from it boots, with its disk.
-void Sandbox::choose_wake() {
+// Where it is damaged, or made for another host, the sandbox boots with its disk. What merely
+// cannot be read now is an error, and it stays in standby.
+Result<void> Sandbox::choose_wake() {
     auto info = image::open_snapshot(context_.paths.standby(row_.id), snapshot_files(),
                                      machine_stamp(context_.config, shape()));
     if (info) {
         boot_->standby = std::move(*info);
-        return;
+        return {};
+    }
+    const ErrorCode code = info.error().code;
+    if (code != ErrorCode::unsupported && code != ErrorCode::invalid_argument &&
+        code != ErrorCode::not_found) {
+        return fail(std::move(info).error());
     }
     boot_->waking = false;
     log::warning(
         fmt::format("cannot wake, so it boots anew with its disk: {}", info.error().message),
         row_.id);
     discard_standby();
+    return {};
+}
+
+bool Sandbox::has_standby() const {
+    return ::access(context_.paths.standby(row_.id).c_str(), F_OK) == 0;
+}
+
+bool Sandbox::is_parking_or_waking() const {
+    return row_.state == model::State::parking ||
+           (row_.state == model::State::starting && boot_ && boot_->waking);
 }
 
 void Sandbox::when_running(Done done) {
-    const bool waking = row_.state == model::State::starting && boot_ && boot_->waking;
     if (row_.state == model::State::running && machine_) {
         done({});
     } else if (row_.state == model::State::standby) {
@@ -280,7 +298,7 @@ void Sandbox::when_running(Done done) {
                 answer_waiting(woken);
             }
         });
-    } else if (row_.state == model::State::parking || waking) {
+    } else if (is_parking_or_waking()) {
         waiting_.push_back(std::move(done));
     } else {
         const bool ended =

@@ -43,6 +43,11 @@ Result<std::unique_ptr<SnapshotWriter>> SnapshotWriter::create(const event::Loop
     return writer;
 }
 
+Result<void> SnapshotWriter::rewind_state() {
+    return ::lseek(state_in_.get(), 0, SEEK_SET) == 0 ? Result<void>()
+                                                      : fail_errno(errno, "lseek of the state");
+}
+
 Result<std::string> SnapshotWriter::read_state() const {
     struct stat info {};
     if (::fstat(state_.get(), &info) < 0) {

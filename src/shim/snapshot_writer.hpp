@@ -25,7 +25,9 @@ public:
 
     int memory_fd() const { return memory_.get(); }  // for QEMU to inherit
     int state_fd() const { return state_in_.get(); } // the same
-    void close_state_fd() { state_in_.reset(); }     // when it has
+
+    // Before QEMU writes its state: it cuts the file, but goes on at the offset of the last time.
+    Result<void> rewind_state();
 
     struct Written {
         std::uint64_t dirty_bytes = 0;
@@ -41,8 +43,8 @@ private:
     std::uint64_t bytes_;
     bool shared_ = false;
     Fd memory_;
-    Fd state_;                              // a memfd; QEMU cuts it to nothing each time it begins
-    Fd state_in_;                           // the same, open for writing alone, as QEMU wants it
+    Fd state_;    // a memfd
+    Fd state_in_; // the same, open for writing alone, as QEMU wants it; shares its offset with QEMU
     std::unique_ptr<event::Worker> worker_; // at the first write
 };
 

@@ -164,7 +164,6 @@ Result<void> Vm::start(std::vector<Fd> fds) {
         return fail(std::move(qemu).error());
     }
     qemu_ = std::move(*qemu);
-    writer_->close_state_fd();
     const std::chrono::milliseconds limit(launch_.boot_timeout_ms);
     boot_timer_ = timer(limit, [this] { on_boot_timeout(); });
     // What QEMU has inherited is closed here, so that its end is an end of file for us.
@@ -249,6 +248,10 @@ void Vm::on_no_space() {
 
 void Vm::retry_disk() {
     disk_timer_.reset();
+    if (snapshot_ && snapshot_->failure.empty()) { // its memory may be being read
+        disk_timer_ = timer(kDiskRetry, [this] { retry_disk(); });
+        return;
+    }
     if (++no_space_retries_ % kLogEveryRetries == 0) {
         log::warning("the guest is still paused: no space left on the host for its disk");
     }
@@ -284,7 +287,7 @@ void Vm::check_disk(unsigned errors_before) {
 void Vm::on_guest_frame(const wire::Frame& frame) {
     if (frame.channel == 0) {
         on_agent_control(frame);
-    } else if (stage_ == Stage::running) {
+    } else if (stage_ == Stage::running || snapshot_) { // or while one that failed is undone
         sessions_.on_guest_frame(frame);
     } else if (stage_ != Stage::ended) {
         finish(EndReason::agent_lost, "the agent spoke of a session before it was ready");

@@ -102,6 +102,10 @@ void Vm::on_quiesced() {
 
 void Vm::save_state() {
     snapshot_->timer.reset();
+    if (auto rewound = writer_->rewind_state(); !rewound || no_space_) {
+        fail_snapshot(rewound ? "a write to its disk found no space" : rewound.error().message);
+        return;
+    }
     const auto on_reply = [this](const Result<void>& done) {
         if (!done && snapshot_ && snapshot_->failure.empty()) {
             fail_snapshot(done.error().message);
@@ -127,6 +131,10 @@ void Vm::write_snapshot() {
                        }
                        if (!written) {
                            fail_snapshot(std::move(written).error().message);
+                           return;
+                       }
+                       if (no_space_) {
+                           fail_snapshot("a write to its disk found no space");
                            return;
                        }
                        if (!stopping_) {
