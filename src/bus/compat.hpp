@@ -40,6 +40,15 @@ inline std::unique_ptr<sdbus::IProxy> make_proxy(sdbus::IConnection& connection,
 #endif
 }
 
+// One message that is there already; false: none was.
+inline bool process_pending(sdbus::IConnection& connection) {
+#if WORKDIR_SDBUS_MAJOR >= 2
+    return connection.processPendingEvent();
+#else
+    return connection.processPendingRequest();
+#endif
+}
+
 inline void request_name(sdbus::IConnection& connection, const std::string& name) {
 #if WORKDIR_SDBUS_MAJOR >= 2
     connection.requestName(sdbus::ServiceName{name});

@@ -68,8 +68,7 @@ struct Connection::State : std::enable_shared_from_this<State> {
 
     void process() {
         const auto done = attempt([&] {
-            for (int i = 0; i < kBurst && io != nullptr && connection->processPendingRequest();
-                 ++i) {
+            for (int i = 0; i < kBurst && io != nullptr && process_pending(*connection); ++i) {
             }
         });
         if (!done && io != nullptr) {
@@ -189,7 +188,7 @@ void Connection::flush(std::chrono::milliseconds limit) {
             }
             pollfd waiting{data.fd, POLLOUT, 0};
             if (::poll(&waiting, 1, static_cast<int>(left.count())) > 0) {
-                (void)get().processPendingRequest();
+                (void)process_pending(get());
             }
         }
     });
