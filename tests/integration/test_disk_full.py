@@ -3,11 +3,12 @@
 import os
 import pathlib
 import shutil
+import signal
 
 import pytest
 
 from support import host, leaks
-from support.process import eventually, finish, must, run, wd, wd_ok
+from support.process import eventually, finish, must, run, started, wd, wd_ok
 from support.sandbox import create, listed, tiny
 
 daemon_may_restart = True
@@ -107,3 +108,22 @@ def test_workdird_starts_and_adopts_with_the_disk_full(small_disk):
     wd_ok("rm", sandbox.id)
     eventually(lambda: not sandbox.directory.exists())
     assert shutil.disk_usage(host.STATE).free > 0
+
+
+def test_a_park_that_fills_the_disk_is_undone_and_the_next_one_is_whole(small_disk):
+    sandbox = create(*tiny())
+    sandbox.sh("head -c 30M /dev/urandom > /dev/shm/much; echo here > /run/file; sync")
+    shim = sandbox.shim_pid
+    os.kill(shim, signal.SIGSTOP)  # workdird has seen that there is room; now there is none
+    with started("wd", "standby", sandbox.id) as client:
+        sandbox.wait_state("parking")
+        small_disk(2 * MIB)
+        os.kill(shim, signal.SIGCONT)
+        done = finish(client)
+    assert done.rc != 0 and "No space" in done.error, str(done)
+    assert sandbox.state == "running" and sandbox.sh("cat /run/file") == "here"
+    small_disk(600 * MIB)
+    wd_ok("standby", sandbox.id)
+    assert sandbox.sh("cat /run/file") == "here"
+    assert sandbox.inspect()["boot_path"] == "wake"
+    sandbox.remove()

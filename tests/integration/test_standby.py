@@ -153,22 +153,6 @@ def test_start_joins_a_wake_and_a_call_joins_a_start(sandbox):
         assert again.result().rc in (0, 5), str(again.result())  # the last: it ran already
 
 
-def test_after_a_park_that_failed_half_way_the_next_one_is_whole(sandbox):
-    sandbox.sh(COUNTER)
-    before = counter(sandbox)
-    folder = str(sandbox.directory)
-    run("mount", "-t", "tmpfs", "-o", "size=4m", "none", folder)
-    try:
-        error = wd_fails("standby", sandbox.id).error
-        assert "No space" in error, error
-    finally:
-        eventually(lambda: run("umount", folder).rc == 0)
-    assert sandbox.state == "running" and counter(sandbox) >= before
-    park(sandbox)
-    assert counter(sandbox) >= before
-    assert sandbox.inspect()["boot_path"] == "wake"
-
-
 @pytest.mark.target
 def test_it_outlives_workdird(sandbox):
     sandbox.sh(COUNTER)
