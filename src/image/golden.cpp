@@ -23,14 +23,6 @@ fs::path folder_of(const Image& image, const Shape& shape) {
     return image.folder / "golden" / shape.name();
 }
 
-Result<void> sync_file(const fs::path& path) {
-    auto fd = open_file(path, O_RDONLY);
-    if (!fd) {
-        return fail(std::move(fd).error());
-    }
-    return ::fsync(fd->get()) == 0 ? Result<void>() : fail_errno(errno, path.string());
-}
-
 Result<void> move_to_trash(const fs::path& images_dir, const fs::path& folder) {
     const fs::path trash = images_dir / fmt::format(".trash-golden-{}", new_machine_id());
     if (::rename(folder.c_str(), trash.c_str()) < 0 && errno != ENOENT) {
@@ -79,7 +71,7 @@ Result<void> commit_golden(const fs::path& staging, const Image& image, const Sh
     if (::rename(staging.c_str(), folder.c_str()) < 0) {
         return fail_errno(errno, fmt::format("make {}", folder.string()));
     }
-    return sync_file(folder.parent_path());
+    return sync_path(folder.parent_path());
 }
 
 Result<void> discard_golden(const ImageStore& images, const fs::path& folder) {

@@ -3,7 +3,7 @@
 // IMAGES_DIR/<name>/<version>/golden/<shape>/{memory, state, disk.qcow2, snapshot.json}. Written
 // once, appears by one rename and is never changed; every restore maps the one memory file.
 //
-// All calls but commit() are a few system calls and run in the loop.
+// All calls but commit_golden() are a few system calls and run in the loop.
 
 #include "image/image_store.hpp"
 #include "image/snapshot.hpp"

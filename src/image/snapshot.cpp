@@ -32,14 +32,6 @@ Result<Json> print_of(const fs::path& path) {
                 static_cast<std::int64_t>(info.st_mtim.tv_nsec)};
 }
 
-Result<void> sync_file(const fs::path& path) {
-    auto fd = open_file(path, O_RDONLY);
-    if (!fd) {
-        return fail(std::move(fd).error());
-    }
-    return ::fsync(fd->get()) == 0 ? Result<void>() : fail_errno(errno, path.string());
-}
-
 tl::unexpected<Error> damaged(const fs::path& folder, std::string_view why) {
     return fail(ErrorCode::invalid_argument, fmt::format("{}: {}", folder.string(), why));
 }
@@ -58,7 +50,7 @@ Result<void> seal_snapshot(const fs::path& folder, const SnapshotFiles& files,
               {"agent_version", info.agent_version},
               {"kernel_release", info.kernel_release}};
     for (const std::string& file : files) {
-        if (auto done = sync_file(folder / file); !done) {
+        if (auto done = sync_path(folder / file); !done) {
             return done;
         }
         auto print = print_of(folder / file);

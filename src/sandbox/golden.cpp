@@ -55,7 +55,6 @@ struct Goldens::Making {
     std::unique_ptr<Machine> machine;
     event::Timer guard;
     bool snapshotted = false;
-    std::optional<Error> failure;
 };
 
 Goldens::Goldens(const event::Loop& loop, event::Worker& worker, pid1::Units& units,

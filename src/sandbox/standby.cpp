@@ -182,11 +182,7 @@ void Sandbox::on_parked_machine_gone() {
             if (::rename(staging.c_str(), folder.c_str()) < 0) {
                 return fail_errno(errno, fmt::format("make {}", folder.string()));
             }
-            auto parent = open_file(folder.parent_path(), O_RDONLY | O_DIRECTORY);
-            if (!parent || ::fsync(parent->get()) < 0) {
-                return fail_errno(errno, folder.parent_path().string());
-            }
-            return {};
+            return sync_path(folder.parent_path());
         },
         [this, alive = std::weak_ptr(alive_)](Result<void> sealed) {
             if (!alive.expired() && park_) {

@@ -87,13 +87,16 @@ Result<void> write_file_atomically(const std::filesystem::path& path, std::strin
         ::rename(temporary.c_str(), path.c_str()) < 0) {
         return undo(fail_path("write", path));
     }
-    auto folder =
-        open_file(path.has_parent_path() ? path.parent_path() : ".", O_RDONLY | O_DIRECTORY);
-    if (!folder) {
-        return fail(std::move(folder).error());
+    return sync_path(path.has_parent_path() ? path.parent_path() : ".");
+}
+
+Result<void> sync_path(const std::filesystem::path& path) {
+    auto fd = open_file(path, O_RDONLY);
+    if (!fd) {
+        return fail(std::move(fd).error());
     }
-    if (::fsync(folder->get()) < 0) {
-        return fail_path("fsync the folder of", path);
+    if (::fsync(fd->get()) < 0) {
+        return fail_path("fsync", path);
     }
     return {};
 }

@@ -18,6 +18,9 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t lim
 Result<void> write_file_atomically(const std::filesystem::path& path, std::string_view content,
                                    unsigned mode = 0600);
 
+// fsync of a file or folder.
+Result<void> sync_path(const std::filesystem::path& path);
+
 struct DiskSpace {
     std::uint64_t total_bytes = 0;
     std::uint64_t free_bytes = 0; // for root: f_bfree would count the reserve, f_bavail does not
